@@ -1,0 +1,64 @@
+"""Every exception of the package, in one shape: what is wrong, where, when, what to try.
+
+``str(error)`` holds those four lines and stays short enough to assert in a test; the program around the
+fault goes into ``add_note``, which Python prints below the traceback.
+"""
+
+from __future__ import annotations
+
+
+class NeuronCompilerError(Exception):
+    """Base of all errors raised by neuron_compiler.
+
+    Args:
+        what: one sentence, with the offending values in it.
+        op: the IR line at fault, as printed.
+        loc: the user's ``file:line`` that the op came from.
+        when: the pass or stage that found it.
+        hint: what to try: a command, an option, or the place to add code.
+    """
+
+    def __init__(self, what: str, *, op: str = "", loc: str = "", when: str = "", hint: str = "") -> None:
+        self.what, self.op, self.loc, self.when, self.hint = what, op, loc, when, hint
+        lines = [what]
+        if op:
+            lines.append(f"  op: {op}")
+        if loc:
+            lines.append(f"  at: {loc}")
+        if when:
+            lines.append(f"  in: {when}")
+        if hint:
+            lines.append(f"  try: {hint}")
+        super().__init__("\n".join(lines))
+
+
+class OptionsError(NeuronCompilerError, ValueError):
+    """An option is unknown or has a value that it cannot take."""
+
+
+class CaptureError(NeuronCompilerError):
+    """The FX graph holds something that cannot be read into a Graph."""
+
+
+class UnsupportedOp(NeuronCompilerError):
+    """An op has no lowering and ``strict=True`` forbids running it eagerly."""
+
+
+class LoweringError(NeuronCompilerError):
+    """A lowering rule raised, or gave another type than PyTorch recorded."""
+
+
+class VerifyError(NeuronCompilerError):
+    """A Program breaks an invariant of the IR."""
+
+
+class ParseError(NeuronCompilerError, ValueError):
+    """A text is not a Program; names the line and column."""
+
+
+class CapacityError(NeuronCompilerError):
+    """A plan needs more of a memory space than the target has."""
+
+
+class RuntimeFault(NeuronCompilerError, RuntimeError):
+    """A compiled program cannot run: wrong arguments, a forked process, an error reported by the executable."""

@@ -1,0 +1,1 @@
+"""The intermediate representation: ``graph`` (what), ``plan`` (how, where, when), ``text``, ``verify``."""

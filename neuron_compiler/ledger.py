@@ -1,0 +1,67 @@
+"""Counts of what did not run compiled, or cost something unasked: fallbacks, random draws, recompiles, transfers.
+
+Nothing here prints. Counts also go to ``torch._dynamo.utils.counters["neuron"]``, where PyTorch's tools look.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from dataclasses import dataclass
+
+log = logging.getLogger("neuron_compiler.fallbacks")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kind of event: what (``fallback``, ``random``, ``compile``), which op, why, and the user's ``file:line``."""
+
+    event: str
+    op: str
+    cause: str = ""
+    site: str = ""
+
+
+class Ledger:
+    """Thread-safe counts of entries since the process started or since ``clear``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[Entry] = Counter()
+
+    def record(self, entry: Entry, count: int = 1) -> None:
+        """Count one executed event; the first of its kind is logged."""
+        with self._lock:
+            first = entry not in self._counts
+            self._counts[entry] += count
+            _dynamo_counters()[_counter_name(entry)] += count
+        if first and entry.event == "fallback":
+            log.warning("%s runs eagerly: %s (%s)", entry.op, entry.cause, entry.site or "no source line")
+
+    def counts(self, event: str | None = None) -> dict[Entry, int]:
+        """Counts so far, of one event or of all."""
+        with self._lock:
+            return {e: n for e, n in self._counts.items() if event is None or e.event == event}
+
+    def total(self, event: str) -> int:
+        return sum(self.counts(event).values())
+
+    def clear(self) -> None:
+        with self._lock:
+            self._counts.clear()
+
+
+def _counter_name(entry: Entry) -> str:
+    if entry.event == "fallback":
+        return f"fallback: {entry.op}: {entry.cause}"
+    return f"{entry.event}: {entry.op}" if entry.op else entry.event
+
+
+def _dynamo_counters() -> Counter[str]:
+    from torch._dynamo.utils import counters
+
+    return counters["neuron"]
+
+
+LEDGER = Ledger()

@@ -1,0 +1,131 @@
+"""Every option, in one frozen record; the only reader of environment variables.
+
+``torch.compile(model, backend="neuron", options={...})`` goes before the environment, which goes before the default.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from neuron_compiler.errors import OptionsError
+
+TARGETS = ("trn1", "trn2", "trn3")
+EMULATIONS = ("off", "tile")
+VERIFY_LEVELS = ("off", "stage", "every")
+MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How one ``torch.compile`` call compiles.
+
+    Attributes:
+        target: chip that groups are tiled for. ``NEURON_COMPILER_TARGET``.
+        dump: folder that every stage is written to; None writes nothing. ``NEURON_COMPILER_DUMP``.
+        strict: an op that cannot be compiled raises UnsupportedOp instead of running eagerly.
+            ``NEURON_COMPILER_STRICT``.
+        emulation: ``"tile"`` runs the groups that have a tile, tile by tile, with the chip's accumulation.
+            ``NEURON_COMPILER_EMULATION``.
+        verify: ``"off"``; ``"stage"`` checks the captured and the final program; ``"every"`` checks after each pass.
+            ``NEURON_COMPILER_VERIFY``.
+        pass_limit: number of pass applications after which passes stop, for bisection; None has no limit.
+            ``NEURON_COMPILER_PASS_LIMIT``.
+        program_cache_size: how many bindings of a dynamic graph's symbols are kept compiled, least recently used
+            dropped first. ``NEURON_COMPILER_PROGRAM_CACHE_SIZE``.
+    """
+
+    target: str = "trn2"
+    dump: str | None = None
+    strict: bool = False
+    emulation: str = "off"
+    verify: str = "stage"
+    pass_limit: int | None = None
+    program_cache_size: int = 64
+
+    def __post_init__(self) -> None:
+        _one_of("target", self.target, TARGETS)
+        _one_of("emulation", self.emulation, EMULATIONS)
+        _one_of("verify", self.verify, VERIFY_LEVELS)
+        if not isinstance(self.strict, bool):
+            raise OptionsError(f"option 'strict' takes True or False, not {self.strict!r}")
+        if self.dump is not None and not isinstance(self.dump, str | os.PathLike):
+            raise OptionsError(f"option 'dump' takes a folder, not {self.dump!r}")
+        if self.pass_limit is not None and (not _is_count(self.pass_limit) or self.pass_limit < 0):
+            raise OptionsError(f"option 'pass_limit' takes a whole number from 0 or None, not {self.pass_limit!r}")
+        if not _is_count(self.program_cache_size) or self.program_cache_size < 1:
+            raise OptionsError(f"option 'program_cache_size' takes a whole number from 1, not {self.program_cache_size!r}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionsError(f"option {name!r} is {value!r}; it takes one of {', '.join(map(repr, known))}")
+
+
+KNOWN = tuple(f.name for f in fields(Options))
+ENVIRONMENT: Mapping[str, str] = {f"NEURON_COMPILER_{name.upper()}": name for name in KNOWN}
+
+
+def _parse(variable: str, name: str, text: str) -> Any:
+    """Value of an environment variable, by the type of the option it sets."""
+    if name == "strict":
+        lowered = text.strip().lower()
+        if lowered in ("1", "true", "yes", "on"):
+            return True
+        if lowered in ("0", "false", "no", "off", ""):
+            return False
+        raise OptionsError(f"{variable} is {text!r}; it takes 1 or 0")
+    if name in ("pass_limit", "program_cache_size"):
+        try:
+            return int(text)
+        except ValueError:
+            raise OptionsError(f"{variable} is {text!r}; it takes a whole number") from None
+    return text
+
+
+def from_environment(environ: Mapping[str, str] | None = None) -> Options:
+    """The defaults as the environment changes them."""
+    environ = os.environ if environ is None else environ
+    given = {
+        name: _parse(variable, name, environ[variable])
+        for variable, name in ENVIRONMENT.items()
+        if environ.get(variable)
+    }
+    return replace(Options(), **given)
+
+
+def from_call(
+    mode: str | None = None, options: Mapping[str, Any] | None = None, environ: Mapping[str, str] | None = None
+) -> Options:
+    """Options of one ``torch.compile(mode=, options=)`` call.
+
+    Every mode that PyTorch knows is accepted; they ask for the same thing here. Raises OptionsError for an unknown
+    mode or key, with the known ones listed.
+    """
+    if mode is not None:
+        _one_of("mode", mode, MODES)
+    base = from_environment(environ)
+    if not options:
+        return base
+    unknown = [key for key in options if key not in KNOWN]
+    if unknown:
+        raise OptionsError(
+            f"unknown option{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}", hint=f"known: {', '.join(KNOWN)}"
+        )
+    return replace(base, **options)
+
+
+def torch_compile_debug(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether PyTorch's ``TORCH_COMPILE_DEBUG=1`` asks for a dump folder beside its own."""
+    return (os.environ if environ is None else environ).get("TORCH_COMPILE_DEBUG", "0") == "1"
+
+
+def autoload_disabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether PyTorch's ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps our hook from running."""
+    return (os.environ if environ is None else environ).get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0"
