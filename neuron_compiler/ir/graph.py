@@ -8,7 +8,7 @@ imports neither torch nor jax, so that the IR, its text form, its verifier and m
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -135,6 +135,23 @@ def values_of(operand: Operand) -> Iterator[str]:
             yield from values_of(item)
 
 
+def exact(operand: Operand) -> Hashable:
+    """The operand as a key under which two are equal only if they mean the same.
+
+    Python has ``1 == 1.0 == True``, ``0.0 == -0.0`` and ``nan != nan``; as operands each of those gives another
+    answer, and a NaN is itself.
+    """
+    if isinstance(operand, tuple):
+        return tuple(map(exact, operand))
+    if isinstance(operand, bool | int):
+        return (type(operand), operand)
+    if isinstance(operand, float):
+        return (float, float.__repr__(operand))
+    if isinstance(operand, complex):
+        return (complex, float.__repr__(operand.real), float.__repr__(operand.imag))
+    return operand
+
+
 def substitute(operand: Operand, names: Mapping[str, str]) -> Operand:
     """The operand with every value renamed by ``names``; names that are not in it stay."""
     if isinstance(operand, Value):
@@ -144,9 +161,11 @@ def substitute(operand: Operand, names: Mapping[str, str]) -> Operand:
     return operand
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Op:
     """One assignment: ``%result = kind(operands, attrs) : type``.
+
+    Two ops are equal if they print the same, the location aside: ``1``, ``1.0`` and ``True`` are three operands.
 
     Attributes:
         result: name of the value defined; unique in its graph.
@@ -163,6 +182,24 @@ class Op:
     type: Type
     attrs: tuple[tuple[str, Operand], ...] = ()
     loc: str = field(default="", compare=False)
+
+    @cached_property
+    def expression(self) -> Hashable:
+        """What is computed, without the name it is given: equal for two ops that compute the same from the same."""
+        return (self.kind, exact(self.operands), tuple((k, exact(v)) for k, v in self.attrs), self.type)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Op):
+            return NotImplemented
+        return self is other or (self.result == other.result and self.expression == other.expression)
+
+    def __hash__(self) -> int:
+        return hash((self.result, self.expression))
+
+    def __str__(self) -> str:
+        from neuron_compiler.ir import text
+
+        return text.format_op(self)
 
     @cached_property
     def uses(self) -> tuple[str, ...]:
@@ -215,6 +252,11 @@ class Graph:
     ops: tuple[Op, ...]
     outputs: tuple[str, ...]
     constants: tuple[Constant, ...] = ()
+
+    def __str__(self) -> str:
+        from neuron_compiler.ir import text
+
+        return text.format_graph(self)
 
     @cached_property
     def types(self) -> Mapping[str, Type]:

@@ -117,6 +117,11 @@ class Program:
     plan: Plan = Plan()
     target: str = "trn2"
 
+    def __str__(self) -> str:
+        from neuron_compiler.ir import text
+
+        return text.format(self)
+
     def with_graph(self, graph: Graph) -> Program:
         """This program with another graph; the plan is dropped, since it speaks of the old one."""
         return replace(self, graph=graph, plan=Plan())
