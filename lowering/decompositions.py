@@ -2,9 +2,10 @@
 
 PyTorch's core table, less what would change the meaning or the cost of a program:
 
-* every overload that has a rule of its own stays whole (the rule defines what stays whole);
-* ``bernoulli`` stays, since its decomposition draws from another random stream than eager;
-* the fused attention ops stay, since their decomposition materialises the score matrix.
+* an overload that has a rule of its own stays whole (the rule defines what stays whole);
+* an op that draws random numbers stays, since decompositions draw from another stream than eager does, or draw in a
+  place that depends on computed values;
+* fused attention stays, since its decomposition materialises the score matrix.
 """
 
 from __future__ import annotations
@@ -21,15 +22,27 @@ from neuron_compiler.opdef import REGISTRY
 
 aten = torch.ops.aten
 
-KEPT = (
-    "aten.bernoulli",
-    "aten._scaled_dot_product",
-    "aten.scaled_dot_product",
-)
+KEPT = ("aten._scaled_dot_product", "aten.scaled_dot_product")
 """Name prefixes that PyTorch's core table decomposes and ours does not."""
 
 # Beyond the core table: ops that arrive from autograd or from models and whose PyTorch decomposition is exact.
 EXTRA: tuple[Any, ...] = ()
+
+
+def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """ATen's CPU kernel in parts, so that the draw needs the shape of ``x`` only and can come first."""
+    if p == 0 or train is False or x.numel() == 0:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    mask = torch.ops.aten.bernoulli.p(torch.empty_like(x, dtype=torch.bool), 1 - p)
+    scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
+    return x * mask * scale, mask
+
+
+OWN: dict[Any, Callable[..., Any]] = {aten.native_dropout.default: native_dropout}
+
+
+def _draws(overload: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in overload.tags
 
 
 @cache
@@ -38,8 +51,9 @@ def table() -> dict[Any, Callable[..., Any]]:
     decompositions = dict(core_aten_decompositions())
     if EXTRA:
         decompositions.update(get_decompositions(EXTRA))
-    return {
+    kept = {
         overload: function
         for overload, function in decompositions.items()
-        if str(overload) not in REGISTRY and not str(overload).startswith(KEPT)
+        if str(overload) not in REGISTRY and not str(overload).startswith(KEPT) and not _draws(overload)
     }
+    return kept | OWN

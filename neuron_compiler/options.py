@@ -56,7 +56,9 @@ class Options:
         if self.pass_limit is not None and (not _is_count(self.pass_limit) or self.pass_limit < 0):
             raise OptionsError(f"option 'pass_limit' takes a whole number from 0 or None, not {self.pass_limit!r}")
         if not _is_count(self.program_cache_size) or self.program_cache_size < 1:
-            raise OptionsError(f"option 'program_cache_size' takes a whole number from 1, not {self.program_cache_size!r}")
+            raise OptionsError(
+                f"option 'program_cache_size' takes a whole number from 1, not {self.program_cache_size!r}"
+            )
 
 
 def _is_count(value: object) -> bool:
@@ -116,7 +118,8 @@ def from_call(
     unknown = [key for key in options if key not in KNOWN]
     if unknown:
         raise OptionsError(
-            f"unknown option{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}", hint=f"known: {', '.join(KNOWN)}"
+            f"unknown option{'s' * (len(unknown) > 1)} {', '.join(map(repr, unknown))}",
+            hint=f"known: {', '.join(KNOWN)}",
         )
     return replace(base, **options)
 

@@ -1,0 +1,115 @@
+"""The Dynamo backend: AOTAutograd with our decompositions, and one compiled graph per binding of symbols."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from collections.abc import Sequence as SequenceOf
+from typing import Any
+
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch.partitioners import min_cut_rematerialization_partition
+from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
+
+from neuron_compiler import options as options_module
+from neuron_compiler.capture import symbols
+from neuron_compiler.capture.build import Builder, Segment
+from neuron_compiler.capture.symbols import Binding
+from neuron_compiler.compile import compile_graph
+from neuron_compiler.ledger import LEDGER, Entry
+from neuron_compiler.lowering import decompositions
+from neuron_compiler.options import Options
+from neuron_compiler.runtime import Executable
+from neuron_compiler.sequence import Sequence
+
+_numbers = itertools.count()
+
+
+class CompiledGraph:
+    """One captured graph: a Sequence per binding of its symbols, least recently used dropped first.
+
+    Called with the list of arguments, which it empties (PyTorch's boxed convention).
+    """
+
+    def __init__(self, module: GraphModule, examples: SequenceOf[Any], name: str, options: Options) -> None:
+        self.module = module
+        self.name = name
+        self.options = options
+        self.sources = symbols.sources(examples)
+        self._sequences: OrderedDict[tuple[int | float, ...], Sequence] = OrderedDict()
+        self._lock = threading.Lock()
+        if not self.sources:
+            self._sequences[()] = self._build(())
+
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        return self._sequence(arguments)(arguments)
+
+    def _sequence(self, arguments: list[Any]) -> Sequence:
+        if not self.sources:
+            return self._sequences[()]
+        key = tuple(source.read(arguments) for source in self.sources)
+        with self._lock:
+            if (found := self._sequences.get(key)) is not None:
+                self._sequences.move_to_end(key)
+                return found
+            built = self._sequences[key] = self._build(key)
+            if len(self._sequences) > self.options.program_cache_size:
+                self._sequences.popitem(last=False)
+                LEDGER.record(Entry("evicted", self.name, "program_cache_size"))
+            return built
+
+    def _build(self, key: tuple[int | float, ...]) -> Sequence:
+        binding = Binding({source.symbol: number for source, number in zip(self.sources, key, strict=True)})
+        suffix = "".join(f"_{number}" for number in key)
+        # Tracing may be under way around us: what is built here is real, not traced.
+        with _disable_current_modes():
+            builder = Builder(self.module, binding, self.name + suffix, self._compile, self.options.strict)
+            return builder.build()
+
+    def _compile(self, segment: Segment) -> Executable:
+        return compile_graph(segment.graph, segment.inputs, segment.outputs, self.options).executable
+
+
+def _compiler(kind: str, label: str, options: Options) -> Callable[[GraphModule, SequenceOf[Any]], Any]:
+    def compile_fx(module: GraphModule, examples: SequenceOf[Any]) -> Any:
+        compiled = CompiledGraph(module, examples, f"{label}_{kind}", options)
+
+        # A plain function: Dynamo wraps the backward's callable, and keeps the mark only of functions.
+        def run(arguments: list[Any]) -> list[Any]:
+            return compiled(arguments)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    return compile_fx
+
+
+def neuron(
+    module: GraphModule,
+    examples: SequenceOf[Any],
+    *,
+    mode: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Callable[..., Any]:
+    """Dynamo backend ``neuron``.
+
+    Args:
+        module: Dynamo's graph.
+        examples: its fake or real example arguments.
+        mode: any of PyTorch's modes; all mean the same here.
+        options: see ``neuron_compiler.Options``; an unknown key raises OptionsError.
+    """
+    chosen = options_module.from_call(mode, options)
+    label = f"graph{next(_numbers)}"
+    backend = aot_autograd(
+        fw_compiler=_compiler("forward", label, chosen),
+        bw_compiler=_compiler("backward", label, chosen),
+        inference_compiler=_compiler("inference", label, chosen),
+        decompositions=decompositions.table(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=True,
+    )
+    return backend(module, examples)  # type: ignore[no-any-return]

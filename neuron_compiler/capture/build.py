@@ -1,0 +1,287 @@
+"""One FX graph under one binding → a Sequence: Graphs for the compiled segments, eager steps around them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from neuron_compiler.capture.convert import constant_bytes, meta_value
+from neuron_compiler.capture.location import location
+from neuron_compiler.capture.partition import SHAPE_ONLY, Partition, Placement, Role, attribute
+from neuron_compiler.capture.symbols import Binding
+from neuron_compiler.dtypes import TORCH
+from neuron_compiler.errors import CaptureError, UnsupportedOp
+from neuron_compiler.ir.graph import Constant, Graph, Input, TensorType
+from neuron_compiler.ledger import Entry
+from neuron_compiler.runtime import Executable, Layout
+from neuron_compiler.sequence import Fresh, RunEager, RunExecutable, Sequence, Slot, Step, Writeback
+
+CONSTANT_LIMIT_BYTES = 1024
+"""Captured tensors up to this size become part of the program; larger ones are passed to it on each call."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A compiled part of a graph, before it is compiled."""
+
+    graph: Graph
+    inputs: tuple[Layout, ...]
+    outputs: tuple[Layout, ...]
+
+
+Compile = Callable[[Segment], Executable]
+
+
+class Builder:
+    """Builds the Sequence of one graph module under one binding.
+
+    Args:
+        module: functional ATen graph with fake values in ``meta["val"]``.
+        binding: numbers of its symbols.
+        name: base of the segments' graph names.
+        compile_segment: makes an executable of a segment.
+        strict: raise UnsupportedOp for an op that would run eagerly.
+    """
+
+    def __init__(
+        self, module: GraphModule, binding: Binding, name: str, compile_segment: Compile, strict: bool
+    ) -> None:
+        self.module = module
+        self.binding = binding
+        self.name = name
+        self.compile_segment = compile_segment
+        self.partition = Partition(module, binding)
+        if strict:
+            self._refuse_fallbacks()
+        self._by_name = {node.name: node for node in self.partition.nodes}
+        self._readers = self._op_readers()
+        self.slots: dict[Node, int] = {}
+        self.next_slot = 0
+        self.constants: list[Any] = []
+        self.steps: list[Step] = []
+
+    def build(self) -> Sequence:
+        nodes = self.partition.nodes
+        placeholders = [node for node in nodes if node.op == "placeholder"]
+        for node in placeholders:
+            self._new_slot(node)
+        for node in nodes:
+            if node.op == "get_attr":
+                self.constants.append(attribute(self.module, node.target))
+                self._new_slot(node)
+        for stage in range(self.partition.stage_count()):
+            for node in self.partition.in_stage(stage, Role.EAGER, Role.RANDOM):
+                self._eager(node)
+            self._segment(stage)
+        self._returned_views()
+        outputs = self._outputs()
+        self._writebacks()
+        return Sequence(len(placeholders), self.constants, self.steps, self.next_slot, outputs)
+
+    # --- slots -------------------------------------------------------------------------------------------------
+
+    def _new_slot(self, node: Node) -> int:
+        self.slots[node] = self.next_slot
+        self.next_slot += 1
+        return self.slots[node]
+
+    def _placement(self, node: Node) -> Placement | None:
+        return self.partition.placements.get(node)
+
+    def _argument(self, value: Any) -> Any:
+        """An eager step's argument: a Slot for a computed value, the number of a size, else the value itself."""
+        if isinstance(value, Node):
+            found = meta_value(value)
+            placement = self._placement(value)
+            if placement is not None and placement.role is Role.NUMBER:
+                return self.binding.number(found)
+            if value.op == "placeholder" and isinstance(found, torch.SymInt | torch.SymFloat | torch.SymBool):
+                return self.binding.number(found)
+            return Slot(self.slots[value])
+        if isinstance(value, tuple | list):
+            items = [self._argument(item) for item in value]
+            return tuple(items) if isinstance(value, tuple) else list(items)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return self.binding.number(value)
+        return value
+
+    # --- steps -------------------------------------------------------------------------------------------------
+
+    def _eager(self, node: Node) -> None:
+        placement = self.partition.placements[node]
+        args = [self._argument(a) for a in node.args]
+        if placement.role is Role.RANDOM and str(node.target) in SHAPE_ONLY:
+            args[0] = self._fresh(node.args[0])
+        entry = None
+        if node.target is not operator.getitem:
+            event = "random" if placement.role is Role.RANDOM else "fallback"
+            entry = Entry(event, str(node.target), placement.cause, location(node))
+        kwargs = tuple((name, self._argument(value)) for name, value in node.kwargs.items())
+        self.steps.append(RunEager(node.target, tuple(args), kwargs, self._new_slot(node), entry))  # type: ignore[arg-type]
+
+    def _fresh(self, source: Any) -> Any:
+        """An operand of which only the shape is read."""
+        value = meta_value(source)
+        sizes, strides = self.binding.sizes(value.shape), self.binding.sizes(value.stride())
+        if sizes is None or strides is None:
+            return self._argument(source)
+        return Fresh(sizes, strides, value.dtype, value.device)
+
+    def _segment(self, stage: int) -> None:
+        nodes = self.partition.in_stage(stage, Role.COMPILED)
+        if not nodes:
+            return
+        inside = set(nodes)
+        outside = [n for n in nodes if self._is_read_outside(n, inside)]
+        if not outside:
+            return
+        reads: dict[Node, None] = {}
+        constants: dict[Node, Constant] = {}
+        for node in nodes:
+            for source in self._value_reads(node):
+                if source in inside:
+                    continue
+                if (constant := self._constant(source)) is not None:
+                    constants[source] = constant
+                else:
+                    reads[source] = None
+        graph = Graph(
+            name=self.name if stage == 0 else f"{self.name}_{stage}",
+            inputs=tuple(Input(n.name, self._tensor_type(n), _origin(n)) for n in reads),
+            ops=tuple(op for n in nodes if (op := self.partition.placements[n].op) is not None),
+            outputs=tuple(n.name for n in outside),
+            constants=tuple(constants.values()),
+        )
+        segment = Segment(graph, tuple(map(self._layout, reads)), tuple(map(self._layout, outside)))
+        executable = self.compile_segment(segment)
+        self.steps.append(
+            RunExecutable(executable, tuple(self.slots[n] for n in reads), tuple(self._new_slot(n) for n in outside))
+        )
+
+    def _value_reads(self, node: Node) -> list[Node]:
+        """Nodes whose tensors the node's op reads; its op may address the base of a view instead of the view."""
+        op = self.partition.placements[node].op
+        return [] if op is None else [self._by_name[name] for name in op.uses]
+
+    def _op_readers(self) -> dict[Node, list[Node]]:
+        """Nodes whose op reads a node's tensor, where FX does not say so: ``as_strided`` reads the base of a view."""
+        found: dict[Node, list[Node]] = {}
+        for reader, placement in self.partition.placements.items():
+            for name in placement.op.uses if placement.op is not None else ():
+                found.setdefault(self._by_name[name], []).append(reader)
+        return found
+
+    def _is_read_outside(self, node: Node, inside: set[Node]) -> bool:
+        if not isinstance(meta_value(node), torch.Tensor):
+            return False
+        for user in (*node.users, *self._readers.get(node, ())):
+            if user in inside:
+                continue
+            if user.op == "output":
+                if node not in self.partition.views:
+                    return True
+                continue
+            placement = self._placement(user)
+            if placement is None or placement.role is Role.NUMBER:
+                continue
+            if placement.role is Role.RANDOM and str(user.target) in SHAPE_ONLY and user.all_input_nodes[0] is node:
+                continue
+            return True
+        return False
+
+    def _constant(self, node: Node) -> Constant | None:
+        """A small captured tensor as part of the program."""
+        if node.op != "get_attr":
+            return None
+        tensor = self._captured(node)
+        if not isinstance(tensor, torch.Tensor) or tensor.dtype not in TORCH:
+            return None
+        if tensor.numel() * tensor.element_size() > CONSTANT_LIMIT_BYTES or tensor.requires_grad:
+            return None
+        return Constant(node.name, TensorType(tuple(tensor.shape), TORCH[tensor.dtype]), constant_bytes(tensor))
+
+    def _captured(self, node: Node) -> Any:
+        return attribute(self.module, node.target)
+
+    def _tensor_type(self, node: Node) -> TensorType:
+        value = meta_value(node) if node.op != "get_attr" else self._captured(node)
+        sizes = self.binding.sizes(value.shape)
+        if sizes is None:
+            raise CaptureError(f"{node.name} has a data-dependent size {tuple(value.shape)}", loc=location(node))
+        return TensorType(sizes, TORCH[value.dtype])
+
+    def _layout(self, node: Node) -> Layout:
+        value = meta_value(node) if node.op != "get_attr" else self._captured(node)
+        sizes, strides = self.binding.sizes(value.shape), self.binding.sizes(value.stride())
+        if sizes is None or strides is None:
+            raise CaptureError(f"{node.name} has a data-dependent size {tuple(value.shape)}", loc=location(node))
+        return Layout.of(sizes, strides)
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _returned_views(self) -> None:
+        for node in self.partition.nodes:
+            if node in self.partition.views:
+                args = tuple(self._argument(a) for a in node.args)
+                kwargs = tuple((k, self._argument(v)) for k, v in node.kwargs.items())
+                self.steps.append(RunEager(node.target, args, kwargs, self._new_slot(node), None))  # type: ignore[arg-type]
+
+    def _outputs(self) -> list[Any]:
+        """Results; an argument that is returned as it was before it is changed in place is copied first."""
+        returned = self.partition.output.args[0]
+        outputs: list[Any] = []
+        for value in returned if isinstance(returned, tuple | list) else (returned,):
+            if isinstance(value, Node):
+                placement = self._placement(value)
+                if placement is not None and placement.role is Role.WRITEBACK:
+                    outputs.append(Slot(self.slots[value.args[0]]))  # type: ignore[index]
+                    continue
+                if value in self.partition.mutated:
+                    outputs.append(Slot(self._clone(self.slots[value])))
+                    continue
+            outputs.append(self._argument(value))
+        return outputs
+
+    def _writebacks(self) -> None:
+        pairs = []
+        for node, placement in self.partition.placements.items():
+            if placement.role is Role.WRITEBACK:
+                target, value = node.args
+                source = self._argument(value)
+                if isinstance(source, Slot):
+                    index = source.index
+                else:
+                    self.steps.append(RunEager(torch.scalar_tensor, (source,), (), self.next_slot, None))
+                    index, self.next_slot = self.next_slot, self.next_slot + 1
+                if value in self.partition.mutated:
+                    index = self._clone(index)
+                pairs.append(Writeback(self.slots[target], index))  # type: ignore[index]
+        self.steps.extend(pairs)
+
+    def _clone(self, slot: int) -> int:
+        write, self.next_slot = self.next_slot, self.next_slot + 1
+        self.steps.append(RunEager(torch.clone, (Slot(slot),), (), write, None))
+        return write
+
+    def _refuse_fallbacks(self) -> None:
+        for node, placement in self.partition.placements.items():
+            if placement.role is Role.EAGER and node.target is not operator.getitem:
+                raise UnsupportedOp(
+                    f"{node.target} cannot be compiled: {placement.cause}",
+                    op=str(node.format_node()),
+                    loc=location(node),
+                    when="capture",
+                    hint="run it eagerly with options={'strict': False}, or add a rule: docs/add_an_op.md",
+                )
+
+
+def _origin(node: Node) -> str:
+    """What an argument is for the user, as AOTAutograd describes it."""
+    description = node.meta.get("desc")
+    expression = getattr(description, "expr", None)
+    return str(expression()) if callable(expression) else ""

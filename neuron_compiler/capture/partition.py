@@ -1,0 +1,276 @@
+"""Which nodes are compiled, which run eagerly, and in how many stages.
+
+A graph becomes eager stage 0, executable 0, eager stage 1, executable 1, ...: as few as the data flow allows. A
+random draw that needs no computed value falls into eager stage 0, before the one executable.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.fx import GraphModule, Node
+
+from neuron_compiler import dtypes
+from neuron_compiler.capture.convert import VIEWS, meta_value, tensor_type, to_op, value_type, view_base
+from neuron_compiler.capture.symbols import Binding
+from neuron_compiler.errors import CaptureError
+from neuron_compiler.ir.graph import Op, Type
+from neuron_compiler.opdef import Call, why_unsupported
+
+aten = torch.ops.aten
+
+DEVICES = frozenset({"cpu", "neuron"})
+
+# Functional forms of in-place fills: they read their first operand's shape, never its values.
+SHAPE_ONLY = frozenset(
+    str(getattr(getattr(aten, name), overload))
+    for name, overload in (
+        ("bernoulli", "p"),
+        ("uniform", "default"),
+        ("normal_functional", "default"),
+        ("exponential", "default"),
+        ("geometric", "default"),
+        ("cauchy", "default"),
+        ("log_normal", "default"),
+        ("random", "default"),
+        ("random", "from"),
+        ("random", "to"),
+        ("rand_like", "default"),
+        ("randn_like", "default"),
+        ("randint_like", "default"),
+        ("randint_like", "low_dtype"),
+    )
+)
+
+
+class Role(enum.Enum):
+    """What becomes of a node."""
+
+    COMPILED = "compiled"
+    EAGER = "eager"
+    RANDOM = "random"
+    NUMBER = "number"
+    """A size or scalar that the binding knows: no step at all."""
+    WRITEBACK = "writeback"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Decision for one node: its role, its op where it is compiled, the reason where it is not, and its stage."""
+
+    role: Role
+    op: Op | None = None
+    cause: str = ""
+    stage: int = 0
+
+
+def _unrepresentable(value: Any, binding: Binding) -> str | None:
+    """Why a value cannot be an array of the executable; None where it can."""
+    if isinstance(value, tuple | list):
+        return next((why for v in value if v is not None and (why := _unrepresentable(v, binding))), None)
+    if not isinstance(value, torch.Tensor):
+        return f"{type(value).__name__} value"
+    if value.layout is not torch.strided:
+        return f"{value.layout} tensor"
+    if value.device.type not in DEVICES:
+        return f"tensor on device {value.device.type}"
+    if value.dtype not in dtypes.TORCH:
+        return f"dtype {value.dtype}"
+    if value.is_nested:
+        return "nested tensor"
+    if tensor_type(value, binding) is None:
+        return "data-dependent size"
+    return None
+
+
+def _is_random(target: Any) -> bool:
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+class Partition:
+    """Placements of all ``call_function`` nodes of a graph under one binding."""
+
+    def __init__(self, module: GraphModule, binding: Binding) -> None:
+        self.module = module
+        self.binding = binding
+        self.nodes = tuple(module.graph.nodes)
+        self.output = next(node for node in self.nodes if node.op == "output")
+        self.mutated = frozenset(node.args[0] for node in self.nodes if self._is_writeback(node))
+        self.placements: dict[Node, Placement] = {}
+        self._types: dict[str, Type] = {}
+        self.views: set[Node] = set()
+        """View nodes that torch takes at the end, beside their compiled use inside the graph."""
+        self._last_ordered: Node | None = None
+        self._order: dict[Node, list[Node]] = {}
+        self._mutators: dict[Node, Node] = {}
+        for node in self.nodes:
+            self._note_type(node)
+            if node.op == "call_function":
+                self.placements[node] = self._place(node)
+                self._order_after_mutation(node)
+        self._mark_views_of_arguments()
+        self._assign_stages()
+
+    # --- roles -------------------------------------------------------------------------------------------------
+
+    def _note_type(self, node: Node) -> None:
+        if node.op == "get_attr" and "val" not in node.meta:
+            node.meta["val"] = attribute(self.module, node.target)
+        value = meta_value(node)
+        if isinstance(value, torch.Tensor | tuple | list) and _unrepresentable(value, self.binding) is None:
+            found = value_type(value, self.binding)
+            if found is not None:
+                self._types[node.name] = found
+
+    @staticmethod
+    def _is_writeback(node: Node) -> bool:
+        """``copy_`` into an argument whose result is only returned, if used at all."""
+        return (
+            node.target is aten.copy_.default
+            and isinstance(node.args[0], Node)
+            and node.args[0].op == "placeholder"
+            and all(user.op == "output" for user in node.users)
+            and len(node.args) == 2
+        )
+
+    def _place(self, node: Node) -> Placement:
+        value = meta_value(node)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
+            if self.binding.try_number(value) is not None:
+                return Placement(Role.NUMBER)
+            return self._ordered(node, Placement(Role.EAGER, cause="data-dependent value"))
+        if self._is_writeback(node):
+            return Placement(Role.WRITEBACK)
+        if node.target is operator.getitem:
+            source = node.args[0]
+            if self.placements[source].role is not Role.COMPILED:  # type: ignore[index]
+                return Placement(self.placements[source].role)  # type: ignore[index]
+        elif isinstance(node.target, HigherOrderOperator):
+            return self._ordered(node, Placement(Role.EAGER, cause="higher-order op"))
+        elif not isinstance(node.target, OpOverload):
+            return self._ordered(node, Placement(Role.EAGER, cause=f"not an ATen op: {node.target}"))
+        elif node.target._schema.is_mutable:
+            return self._ordered(node, Placement(Role.EAGER, cause="changes its argument in place"))
+        return self._place_call(node)
+
+    def _place_call(self, node: Node) -> Placement:
+        random = _is_random(node.target)
+        reason = _unrepresentable(meta_value(node), self.binding)
+        for source in node.all_input_nodes:
+            if reason is None and not self._is_number(source):
+                reason = _unrepresentable(meta_value(source), self.binding)
+        op: Op | None = None
+        if reason is None:
+            try:
+                op = to_op(node, self.binding, _name)
+            except CaptureError as error:
+                reason = error.what
+            else:
+                if op is None:
+                    reason = "data-dependent size"
+                else:
+                    reason = self._as_strided_limit(node) or why_unsupported(Call(op, self._types))
+        if reason is None:
+            return Placement(Role.COMPILED, op)
+        if random:
+            return self._ordered(node, Placement(Role.RANDOM, cause="drawn by ATen"))
+        return Placement(Role.EAGER, cause=reason)
+
+    def _is_number(self, node: Node) -> bool:
+        value = meta_value(node)
+        return (
+            isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool)
+            and self.binding.try_number(value) is not None
+        )
+
+    def _as_strided_limit(self, node: Node) -> str | None:
+        """``as_strided`` may look beyond its operand, at memory that only the owner of the storage knows."""
+        if node.target is not aten.as_strided.default:
+            return None
+        base = meta_value(view_base(node.args[0]))  # type: ignore[arg-type]
+        sizes, strides = self.binding.sizes(base.shape), self.binding.sizes(base.stride())
+        if sizes is None or strides is None:
+            return "data-dependent size"
+        extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+        numel = 1
+        for size in sizes:
+            numel *= size
+        return None if numel == 0 or extent == numel else "as_strided over a storage with gaps"
+
+    def _ordered(self, node: Node, placement: Placement) -> Placement:
+        """Random and effectful steps keep their order in the program."""
+        if self._last_ordered is not None:
+            self._order.setdefault(node, []).append(self._last_ordered)
+        self._last_ordered = node
+        return placement
+
+    def _order_after_mutation(self, node: Node) -> None:
+        """A read after an in-place change stays after it, and the change stays after earlier reads."""
+        for source in node.all_input_nodes:
+            if (mutator := self._mutators.get(source)) is not None:
+                self._order.setdefault(node, []).append(mutator)
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable and not self._is_writeback(node):
+            for source in node.all_input_nodes:
+                earlier = [user for user in source.users if user in self.placements and user is not node]
+                self._order.setdefault(node, []).extend(earlier)
+                self._mutators[source] = node
+
+    def _mark_views_of_arguments(self) -> None:
+        """Returned views of unchanged arguments are taken by torch instead of being copied out."""
+        for node in self.output.all_input_nodes:
+            chain: list[Node] = []
+            current = node
+            while current.op == "call_function" and current.target in VIEWS:
+                chain.append(current)
+                current = current.args[0]  # type: ignore[assignment]
+            unchanged = current.op == "placeholder" and current not in self.mutated
+            if chain and unchanged and all(self._is_plain_view(link) for link in chain):
+                self.views.update(chain)
+
+    def _is_plain_view(self, node: Node) -> bool:
+        return self.placements[node].role is Role.COMPILED and all(
+            self._is_number(source) for source in node.all_input_nodes[1:]
+        )
+
+    # --- stages ------------------------------------------------------------------------------------------------
+
+    def dependencies(self, node: Node) -> list[Node]:
+        """Nodes that must have run before: those whose values it reads, and those that it may not overtake."""
+        placement = self.placements[node]
+        reads = list(node.all_input_nodes)
+        if placement.role is Role.RANDOM and str(node.target) in SHAPE_ONLY:
+            reads = reads[1:] if isinstance(node.args[0], Node) else reads
+        reads.extend(self._order.get(node, ()))
+        return [n for n in reads if n in self.placements and self.placements[n].role is not Role.NUMBER]
+
+    def _assign_stages(self) -> None:
+        for node, placement in self.placements.items():
+            stage = 0
+            for source in self.dependencies(node):
+                found = self.placements[source]
+                later = placement.role is not Role.COMPILED and found.role is Role.COMPILED
+                stage = max(stage, found.stage + later)
+            self.placements[node] = Placement(placement.role, placement.op, placement.cause, stage)
+
+    def stage_count(self) -> int:
+        return 1 + max((p.stage for p in self.placements.values()), default=0)
+
+    def in_stage(self, stage: int, *roles: Role) -> list[Node]:
+        return [n for n, p in self.placements.items() if p.stage == stage and p.role in roles]
+
+
+def attribute(module: GraphModule, target: Any) -> Any:
+    """What a ``get_attr`` node names: a captured tensor or a subgraph."""
+    found: Any = module
+    for part in str(target).split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _name(node: Node) -> str:
+    return node.name

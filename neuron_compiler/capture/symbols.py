@@ -1,0 +1,89 @@
+"""Symbolic sizes: from a call's arguments to the numbers that one concrete Graph is made for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from neuron_compiler.errors import CaptureError
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a symbol's number is found: an argument itself, or one of its sizes or strides."""
+
+    symbol: sympy.Symbol
+    argument: int
+    dimension: int | None = None
+    of_stride: bool = False
+
+    def read(self, arguments: Sequence[Any]) -> int | float:
+        value = arguments[self.argument]
+        if self.dimension is None:
+            return value  # type: ignore[no-any-return]
+        return value.stride(self.dimension) if self.of_stride else value.size(self.dimension)  # type: ignore[no-any-return]
+
+
+def sources(examples: Sequence[Any]) -> tuple[Source, ...]:
+    """The first place among the (fake) arguments where each symbol can be read."""
+    found: dict[sympy.Symbol, Source] = {}
+
+    def note(value: Any, *where: Any) -> None:
+        if isinstance(value, torch.SymInt | torch.SymFloat) and isinstance(expr := value.node.expr, sympy.Symbol):
+            found.setdefault(expr, Source(expr, *where))
+
+    for index, example in enumerate(examples):
+        note(example, index)
+    for index, example in enumerate(examples):
+        if isinstance(example, torch.Tensor):
+            for d, size in enumerate(example.shape):
+                note(size, index, d)
+            for d, stride in enumerate(example.stride()):
+                note(stride, index, d, True)
+    return tuple(found.values())
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Numbers of a graph's symbols. Expressions without an unbound symbol become plain Python numbers."""
+
+    numbers: Mapping[sympy.Symbol, int | float] = field(default_factory=dict)
+    _cache: dict[sympy.Expr, int | float | bool | None] = field(default_factory=dict, compare=False, repr=False)
+
+    def try_number(self, value: Any) -> int | float | bool | None:
+        """The number of a plain or symbolic scalar; None where it depends on data."""
+        if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return value  # type: ignore[no-any-return]
+        expr = value.node.expr
+        if expr not in self._cache:
+            self._cache[expr] = self._evaluate(expr, value)
+        return self._cache[expr]
+
+    def _evaluate(self, expr: Any, value: Any) -> int | float | bool | None:
+        bound = expr.xreplace({s: sympy.sympify(n) for s, n in self.numbers.items()}) if self.numbers else expr
+        if bound.free_symbols:
+            return None
+        if isinstance(value, torch.SymInt):
+            return int(bound)
+        return bool(bound) if isinstance(value, torch.SymBool) else float(bound)
+
+    def number(self, value: Any) -> int | float | bool:
+        """Like ``try_number``, but a value that depends on data is an error."""
+        found = self.try_number(value)
+        if found is None:
+            raise CaptureError(f"the size {value} depends on data", when="capture")
+        return found
+
+    def sizes(self, values: Sequence[Any]) -> tuple[int, ...] | None:
+        """Numbers of sizes or strides; None where one depends on data."""
+        found = []
+        for value in values:
+            number = value if type(value) is int else self.try_number(value)
+            if number is None:
+                return None
+            found.append(int(number))
+        return tuple(found)

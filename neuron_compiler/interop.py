@@ -1,0 +1,139 @@
+"""torch ↔ XLA on the same memory, and the XLA CPU client that is ours alone.
+
+The client is our own: jax's default backend is never started, so a user who runs jax sees no difference, and jax's
+fork warning is never installed. Everything private to jaxlib sits in this file, behind a version check, with a public
+way beside each (``PUBLIC`` picks it; a test runs both).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import jax
+import jaxlib
+import torch
+from jax._src.lib import _jax, xla_client
+
+from neuron_compiler.errors import RuntimeFault
+
+PRIVATE_SINCE, PRIVATE_UNTIL = (0, 10), (0, 11)
+"""jaxlib minors in which the private calls below have been run."""
+
+
+def _minor(version: str) -> tuple[int, int]:
+    major, minor, *_ = version.split(".")
+    return int(major), int(minor)
+
+
+PUBLIC = not (PRIVATE_SINCE <= _minor(jaxlib.__version__) < PRIVATE_UNTIL)
+"""Whether buffers are handed over by jax's public calls: slower, the same results."""
+
+_lock = threading.Lock()
+_client: Any = None
+_forked = False
+
+
+def _after_fork_in_child() -> None:
+    global _forked
+    _forked = True
+
+
+@contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """One environment variable for the length of the block; the client reads it only while it is created."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
+
+
+def client() -> Any:
+    """The process's XLA CPU client: synchronous, with as many threads as torch had when it was made.
+
+    Synchronous, because torch may write to an argument's memory as soon as the call returns.
+    Raises RuntimeFault in a forked child, where XLA's threads do not exist and a call would hang.
+    """
+    global _client
+    if _forked:
+        raise RuntimeFault(
+            f"process {os.getpid()} was forked after the compiled program's runtime had started; "
+            "its threads do not exist here",
+            when="run",
+            hint="start workers with the 'spawn' method: torch.multiprocessing.set_start_method('spawn')",
+        )
+    if _client is None:
+        with _lock:
+            if _client is None:
+                # XLA sizes its thread pool by this variable, which nothing else in the process reads.
+                with _environment("NPROC", str(torch.get_num_threads())):
+                    made = xla_client.make_cpu_client(asynchronous=False)
+                os.register_at_fork(after_in_child=_after_fork_in_child)
+                _client = made
+    return _client
+
+
+@cache
+def _device_of(owner: Any) -> Any:
+    return owner.local_devices()[0]
+
+
+def device() -> Any:
+    """The client's one device."""
+    return _device_of(client())
+
+
+def compile_module(bytecode: bytes) -> Any:
+    """Compile StableHLO for this host. Holds no lock; releases the interpreter lock while XLA works."""
+    options = xla_client.CompileOptions()
+    options.num_replicas = 1
+    options.num_partitions = 1
+    # An explicit cast in the traced graph always rounds: XLA may not keep a bf16 value in float32 across one.
+    options.env_option_overrides = [("xla_allow_excess_precision", False)]
+    return client().compile_and_load(bytecode, _jax.DeviceList((device(),)), options)
+
+
+def optimised_hlo(executable: Any) -> str:
+    """What XLA made of a module, as text."""
+    return "\n\n".join(module.to_string() for module in executable.hlo_modules())
+
+
+def to_array(tensor: torch.Tensor) -> Any:
+    """The row-major CPU tensor as an array on the same memory; a copy where its address is not 64-byte aligned."""
+    if PUBLIC:
+        return _to_array_public(tensor)
+    return _jax.dlpack_managed_tensor_to_buffer(torch._C._to_dlpack(tensor), device(), None)
+
+
+def to_tensor(array: Any) -> torch.Tensor:
+    """The array as a tensor on the same memory, which it keeps alive."""
+    if PUBLIC:
+        return _to_tensor_public(array)
+    return torch._C._from_dlpack(_jax.buffer_to_dlpack_managed_tensor(array))
+
+
+def _to_array_public(tensor: torch.Tensor) -> Any:
+    from neuron_compiler import dtypes
+
+    tensor = tensor.detach()
+    numpy_dtype = dtypes.to_numpy(dtypes.from_torch(tensor.dtype))
+    raw = tensor.reshape(-1).view(torch.uint8).numpy() if tensor.numel() else None
+    with jax.enable_x64(True):
+        if raw is None:
+            import numpy as np
+
+            return jax.device_put(np.zeros(tuple(tensor.shape), numpy_dtype), device())
+        return jax.device_put(raw.view(numpy_dtype).reshape(tuple(tensor.shape)), device())
+
+
+def _to_tensor_public(array: Any) -> torch.Tensor:
+    return torch.from_dlpack(array)
