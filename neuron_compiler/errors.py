@@ -16,10 +16,14 @@ class NeuronCompilerError(Exception):
         loc: the user's ``file:line`` that the op came from.
         when: the pass or stage that found it.
         hint: what to try: a command, an option, or the place to add code.
+
+    Attributes:
+        failure: where a pass failed, the ``passes.base.Failure`` with the program before it and after; else None.
     """
 
     def __init__(self, what: str, *, op: str = "", loc: str = "", when: str = "", hint: str = "") -> None:
         self.what, self.op, self.loc, self.when, self.hint = what, op, loc, when, hint
+        self.failure: object = None
         lines = [what]
         if op:
             lines.append(f"  op: {op}")
@@ -54,6 +58,10 @@ class VerifyError(NeuronCompilerError):
 
 class ParseError(NeuronCompilerError, ValueError):
     """A text is not a Program; names the line and column."""
+
+
+class PassError(NeuronCompilerError):
+    """A pass raised something that is no error of this package, or broke the contract of passes."""
 
 
 class CapacityError(NeuronCompilerError):
