@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from neuron_compiler import interop
 from neuron_compiler.errors import LoweringError
@@ -46,13 +47,34 @@ class Compilation:
     not_emulated: dict[str, str] = field(default_factory=dict)
 
 
-class Observer(Protocol):
-    """Who is told of each stage while it happens."""
+class Observer:
+    """Who is told of each stage while it happens; one that looks at a stage overrides its method.
 
-    def captured(self, program: Program) -> None: ...
-    def after_pass(self, index: int, pass_: Any, before: Program, after: Program, seconds: float) -> None: ...
-    def lowered(self, module: emit.Module) -> None: ...
-    def compiled(self, compilation: Compilation) -> None: ...
+    An observer belongs to one captured graph. ``traced`` and ``placed`` come once; the others once per executable,
+    of which a graph has several where ops that run eagerly split it.
+    """
+
+    def traced(self, dynamo: str, aot: Callable[[], str]) -> None:
+        """The graph as Dynamo captured it (empty where nobody asked for it) and as AOTAutograd gave it, as Python."""
+
+    def placed(self, entries: Sequence[Entry]) -> None:
+        """The ops that will run eagerly and the random draws, in program order."""
+
+    def stage(self, name: str) -> AbstractContextManager[None]:
+        """Entered for the length of ``compile`` and, inside it, of ``passes``, ``lower`` and ``xla``."""
+        return nullcontext()
+
+    def captured(self, program: Program, inputs: Sequence[Layout], outputs: Sequence[Layout]) -> None:
+        """The program before the first pass, and how its arguments and results lie in memory."""
+
+    def after_pass(self, index: int, pass_: Any, before: Program, after: Program, seconds: float) -> None:
+        """What a pass made, before it is verified; the same object where it changed nothing."""
+
+    def lowered(self, module: emit.Module) -> None:
+        """The StableHLO, before XLA sees it."""
+
+    def compiled(self, compilation: Compilation) -> None:
+        """All of it."""
 
 
 def optimise(
@@ -105,37 +127,54 @@ def compile_graph(
         options: target, verification, emulation.
         observer: told of every stage.
     """
-    started = time.perf_counter()
+    observer = observer or Observer()
+    with observer.stage("compile"):
+        return _compile(graph, inputs, outputs, options, observer)
+
+
+def _compile(
+    graph: Graph, inputs: Sequence[Layout], outputs: Sequence[Layout], options: Options, observer: Observer
+) -> Compilation:
+    seconds: dict[str, float] = {}
     captured = Program(graph, target=options.target)
-    if observer is not None:
-        observer.captured(captured)
-    program, records = optimise(graph, options, observer)
-    optimised = time.perf_counter()
-    functions, reasons = _emulation(program, options)
-    module = emit.lower(
-        program,
-        device=interop.device(),
-        input_layouts=[layout.order for layout in inputs],
-        output_layouts=[layout.order for layout in outputs],
-        group_functions=functions,
-    )
-    if observer is not None:
-        observer.lowered(module)
-    lowered = time.perf_counter()
+    observer.captured(captured, inputs, outputs)
+    with _timed("passes", seconds, observer):
+        program, records = optimise(graph, options, observer)
+    with _timed("lower", seconds, observer):
+        functions, reasons = _emulation(program, options)
+        module = emit.lower(
+            program,
+            device=interop.device(),
+            input_layouts=[layout.order for layout in inputs],
+            output_layouts=[layout.order for layout in outputs],
+            group_functions=functions,
+        )
+    observer.lowered(module)
+    with _timed("xla", seconds, observer):
+        loaded = _xla(graph, module)
+    LEDGER.record(Entry("compile", graph.name))
+    log.info("%s: %d ops in %d groups, %s", graph.name, len(graph.ops), len(program.plan.groups), seconds)
+    executable = Executable(graph.name, loaded, inputs, outputs, module.faults)
+    compilation = Compilation(program, captured, records, module, executable, seconds, tuple(functions), reasons)
+    observer.compiled(compilation)
+    return compilation
+
+
+@contextmanager
+def _timed(name: str, seconds: dict[str, float], observer: Observer) -> Iterator[None]:
+    """A stage for its observer, and its wall seconds."""
+    started = time.perf_counter()
+    with observer.stage(name):
+        yield
+    seconds[name] = time.perf_counter() - started
+
+
+def _xla(graph: Graph, module: emit.Module) -> Any:
     try:
-        loaded = compile_interruptibly(module.bytecode)
+        return compile_interruptibly(module.bytecode)
     except Exception as error:
         raise LoweringError(
             f"XLA could not compile {graph.name}: {error}",
             when="xla",
             hint="write the StableHLO with NEURON_COMPILER_DUMP=dir and report it",
         ) from error
-    done = time.perf_counter()
-    LEDGER.record(Entry("compile", graph.name))
-    seconds = {"passes": optimised - started, "lower": lowered - optimised, "xla": done - lowered}
-    log.info("%s: %d ops in %d groups, %s", graph.name, len(graph.ops), len(program.plan.groups), seconds)
-    executable = Executable(graph.name, loaded, inputs, outputs, module.faults)
-    compilation = Compilation(program, captured, records, module, executable, seconds, tuple(functions), reasons)
-    if observer is not None:
-        observer.compiled(compilation)
-    return compilation

@@ -35,6 +35,14 @@ class NeuronCompilerError(Exception):
             lines.append(f"  try: {hint}")
         super().__init__("\n".join(lines))
 
+    def suggest(self, hint: str) -> None:
+        """Add a last line to the message: what to try, known only to who sees the error pass by.
+
+        A note would not do: PyTorch passes on the message of a backend's error, and drops its notes.
+        """
+        self.hint = hint
+        self.args = (f"{self}\n  try: {hint}",)
+
 
 class OptionsError(NeuronCompilerError, ValueError):
     """An option is unknown or has a value that it cannot take."""
@@ -66,6 +74,10 @@ class PassError(NeuronCompilerError):
 
 class CapacityError(NeuronCompilerError):
     """A plan needs more of a memory space than the target has."""
+
+
+class DumpError(NeuronCompilerError):
+    """A dump cannot be written; names the folder."""
 
 
 class RuntimeFault(NeuronCompilerError, RuntimeError):
