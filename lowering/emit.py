@@ -195,7 +195,7 @@ def trace(
     def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
         env: Env = {c.name: constant_array(c) for c in graph.constants}
         for value, array, layout in zip(graph.inputs, arrays, input_layouts, strict=True):
-            env[value.name] = array if layout is None else jnp.transpose(array, np.argsort(layout))
+            env[value.name] = array if layout is None else jnp.transpose(array, _inverse(layout))
         flags: list[jax.Array] = []
         faults.clear()
         for group in _groups(program):
@@ -221,6 +221,10 @@ def trace(
 
     function.__name__ = function.__qualname__ = _identifier(graph.name)
     return function, faults
+
+
+def _inverse(layout: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(layout.index(d) for d in range(len(layout)))
 
 
 def _identifier(name: str) -> str:

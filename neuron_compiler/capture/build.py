@@ -122,7 +122,7 @@ class Builder:
             event = "random" if placement.role is Role.RANDOM else "fallback"
             entry = Entry(event, str(node.target), placement.cause, location(node))
         kwargs = tuple((name, self._argument(value)) for name, value in node.kwargs.items())
-        self.steps.append(RunEager(node.target, tuple(args), kwargs, self._new_slot(node), entry))  # type: ignore[arg-type]
+        self.steps.append(RunEager(node.target, tuple(args), kwargs, self._new_slot(node), entry))
 
     def _fresh(self, source: Any) -> Any:
         """An operand of which only the shape is read."""
@@ -229,7 +229,7 @@ class Builder:
             if node in self.partition.views:
                 args = tuple(self._argument(a) for a in node.args)
                 kwargs = tuple((k, self._argument(v)) for k, v in node.kwargs.items())
-                self.steps.append(RunEager(node.target, args, kwargs, self._new_slot(node), None))  # type: ignore[arg-type]
+                self.steps.append(RunEager(node.target, args, kwargs, self._new_slot(node), None))
 
     def _outputs(self) -> list[Any]:
         """Results; an argument that is returned as it was before it is changed in place is copied first."""
@@ -239,7 +239,7 @@ class Builder:
             if isinstance(value, Node):
                 placement = self._placement(value)
                 if placement is not None and placement.role is Role.WRITEBACK:
-                    outputs.append(Slot(self.slots[value.args[0]]))  # type: ignore[index]
+                    outputs.append(Slot(self.slots[value.args[0]]))
                     continue
                 if value in self.partition.mutated:
                     outputs.append(Slot(self._clone(self.slots[value])))
@@ -260,7 +260,7 @@ class Builder:
                     index, self.next_slot = self.next_slot, self.next_slot + 1
                 if value in self.partition.mutated:
                     index = self._clone(index)
-                pairs.append(Writeback(self.slots[target], index))  # type: ignore[index]
+                pairs.append(Writeback(self.slots[target], index))
         self.steps.extend(pairs)
 
     def _clone(self, slot: int) -> int:

@@ -97,7 +97,7 @@ def operand(argument: Any, binding: Binding, names: Callable[[Node], str]) -> Op
 
 def _schema_arguments(node: Node) -> tuple[list[Any], dict[str, Any]]:
     """The call's arguments by its schema: positional in order without trailing defaults, keyword-only ones by name."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = node.target._schema
     given: dict[str, Any] = dict(node.kwargs)
     positional_names = [a.name for a in schema.arguments if not a.kwarg_only]
     given.update(zip(positional_names, node.args, strict=False))
@@ -140,8 +140,8 @@ def _as_strided(node: Node, binding: Binding, names: Callable[[Node], str]) -> t
     source, size, stride, *rest = node.args
     offset = rest[0] if rest else node.kwargs.get("storage_offset")
     if offset is None:
-        offset = meta_value(source).storage_offset()  # type: ignore[arg-type]
-    base = view_base(source)  # type: ignore[arg-type]
+        offset = meta_value(source).storage_offset()
+    base = view_base(source)
     strides = binding.sizes(meta_value(base).stride())
     positional = [base, size, stride, offset]
     return [operand(a, binding, names) for a in positional], {"input_stride": strides}
@@ -158,7 +158,7 @@ def to_op(node: Node, binding: Binding, names: Callable[[Node], str]) -> Op | No
     loc = location(node)
     if node.target is operator.getitem:
         source, index = node.args
-        return Op(names(node), GETITEM, (Value(names(source)), index), result_type, (), loc)  # type: ignore[arg-type]
+        return Op(names(node), GETITEM, (Value(names(source)), index), result_type, (), loc)
     if node.target is aten.as_strided.default:
         operands, attrs = _as_strided(node, binding, names)
     else:

@@ -99,13 +99,14 @@ class Partition:
         self.module = module
         self.binding = binding
         self.nodes = tuple(module.graph.nodes)
+        self._by_name = {node.name: node for node in self.nodes}
         self.output = next(node for node in self.nodes if node.op == "output")
         self.mutated = frozenset(node.args[0] for node in self.nodes if self._is_writeback(node))
         self.placements: dict[Node, Placement] = {}
         self._types: dict[str, Type] = {}
         self.views: set[Node] = set()
         """View nodes that torch takes at the end, beside their compiled use inside the graph."""
-        self._last_ordered: Node | None = None
+        self._ordered_nodes: list[Node] = []
         self._order: dict[Node, list[Node]] = {}
         self._mutators: dict[Node, Node] = {}
         for node in self.nodes:
@@ -113,6 +114,7 @@ class Partition:
             if node.op == "call_function":
                 self.placements[node] = self._place(node)
                 self._order_after_mutation(node)
+        self._drop_unread()
         self._mark_views_of_arguments()
         self._assign_stages()
 
@@ -146,10 +148,15 @@ class Partition:
             return self._ordered(node, Placement(Role.EAGER, cause="data-dependent value"))
         if self._is_writeback(node):
             return Placement(Role.WRITEBACK)
+        if value is None:
+            # An assertion or a constraint: the binding's guards hold those on known sizes, the others must run.
+            if all(self._is_number(source) for source in node.all_input_nodes):
+                return Placement(Role.NUMBER)
+            return self._ordered(node, Placement(Role.EAGER, cause="returns nothing: a check or an effect"))
         if node.target is operator.getitem:
             source = node.args[0]
-            if self.placements[source].role is not Role.COMPILED:  # type: ignore[index]
-                return Placement(self.placements[source].role)  # type: ignore[index]
+            if self.placements[source].role is not Role.COMPILED:
+                return Placement(self.placements[source].role)
         elif isinstance(node.target, HigherOrderOperator):
             return self._ordered(node, Placement(Role.EAGER, cause="higher-order op"))
         elif not isinstance(node.target, OpOverload):
@@ -192,7 +199,7 @@ class Partition:
         """``as_strided`` may look beyond its operand, at memory that only the owner of the storage knows."""
         if node.target is not aten.as_strided.default:
             return None
-        base = meta_value(view_base(node.args[0]))  # type: ignore[arg-type]
+        base = meta_value(view_base(node.args[0]))
         sizes, strides = self.binding.sizes(base.shape), self.binding.sizes(base.stride())
         if sizes is None or strides is None:
             return "data-dependent size"
@@ -204,9 +211,9 @@ class Partition:
 
     def _ordered(self, node: Node, placement: Placement) -> Placement:
         """Random and effectful steps keep their order in the program."""
-        if self._last_ordered is not None:
-            self._order.setdefault(node, []).append(self._last_ordered)
-        self._last_ordered = node
+        if self._ordered_nodes:
+            self._order.setdefault(node, []).append(self._ordered_nodes[-1])
+        self._ordered_nodes.append(node)
         return placement
 
     def _order_after_mutation(self, node: Node) -> None:
@@ -227,7 +234,7 @@ class Partition:
             current = node
             while current.op == "call_function" and current.target in VIEWS:
                 chain.append(current)
-                current = current.args[0]  # type: ignore[assignment]
+                current = current.args[0]
             unchanged = current.op == "placeholder" and current not in self.mutated
             if chain and unchanged and all(self._is_plain_view(link) for link in chain):
                 self.views.update(chain)
@@ -236,6 +243,20 @@ class Partition:
         return self.placements[node].role is Role.COMPILED and all(
             self._is_number(source) for source in node.all_input_nodes[1:]
         )
+
+    def _drop_unread(self) -> None:
+        """Forget nodes that nothing needs, such as the tensor that a random draw reads only the shape of."""
+        roots = [*self.output.all_input_nodes, *self._ordered_nodes]
+        roots += [n for n, p in self.placements.items() if p.role is Role.WRITEBACK]
+        live: set[Node] = set()
+        while roots:
+            node = roots.pop()
+            if node in self.placements and node not in live:
+                live.add(node)
+                roots.extend(self.dependencies(node))
+                if (op := self.placements[node].op) is not None:
+                    roots.extend(self._by_name[name] for name in op.uses)
+        self.placements = {n: p for n, p in self.placements.items() if n in live or p.role is Role.NUMBER}
 
     # --- stages ------------------------------------------------------------------------------------------------
 
@@ -273,4 +294,4 @@ def attribute(module: GraphModule, target: Any) -> Any:
 
 
 def _name(node: Node) -> str:
-    return node.name
+    return str(node.name)
