@@ -129,6 +129,12 @@ def torch_compile_debug(environ: Mapping[str, str] | None = None) -> bool:
     return (os.environ if environ is None else environ).get("TORCH_COMPILE_DEBUG", "0") == "1"
 
 
+def terminal_shows_progress(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether a terminal can erase a line (``TERM``) and a person watches it (no ``CI``)."""
+    environ = os.environ if environ is None else environ
+    return environ.get("TERM", "") not in ("", "dumb") and environ.get("CI", "").lower() in ("", "0", "false")
+
+
 def autoload_disabled(environ: Mapping[str, str] | None = None) -> bool:
     """Whether PyTorch's ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps our hook from running."""
     return (os.environ if environ is None else environ).get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0"

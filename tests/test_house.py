@@ -30,7 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("compile", "cache", "sequence"),
     ("report", "progress"),
     ("artifacts",),
-    ("dump",),
+    ("dump", "artifacts"),
     ("observers",),
     ("capture", "replay"),
     ("eager_fallback",),

@@ -21,6 +21,7 @@ from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.compile import compile_graph
 from neuron_compiler.ledger import LEDGER, Entry
 from neuron_compiler.lowering import decompositions
+from neuron_compiler.observers import Capture, observers_for
 from neuron_compiler.options import Options
 from neuron_compiler.runtime import Executable
 from neuron_compiler.sequence import Sequence
@@ -34,10 +35,13 @@ class CompiledGraph:
     Called with the list of arguments, which it empties (PyTorch's boxed convention).
     """
 
-    def __init__(self, module: GraphModule, examples: SequenceOf[Any], name: str, options: Options) -> None:
+    def __init__(
+        self, module: GraphModule, examples: SequenceOf[Any], name: str, options: Options, capture: Capture
+    ) -> None:
         self.module = module
         self.name = name
         self.options = options
+        self.capture = capture
         self.sources = symbols.sources(examples)
         self._sequences: OrderedDict[tuple[int | float, ...], Sequence] = OrderedDict()
         self._lock = threading.Lock()
@@ -63,19 +67,30 @@ class CompiledGraph:
 
     def _build(self, key: tuple[int | float, ...]) -> Sequence:
         binding = Binding({source.symbol: number for source, number in zip(self.sources, key, strict=True)})
-        suffix = "".join(f"_{number}" for number in key)
+        name = self.name + "".join(f"_{number}" for number in key)
+        observer = observers_for(self.options, name, self.capture)
+        observer.traced(self.capture.dynamo, lambda: _readable(self.module))
+
+        def compile_segment(segment: Segment) -> Executable:
+            return compile_graph(segment.graph, segment.inputs, segment.outputs, self.options, observer).executable
+
         # Tracing may be under way around us: what is built here is real, not traced.
         with _disable_current_modes():
-            builder = Builder(self.module, binding, self.name + suffix, self._compile, self.options.strict)
+            builder = Builder(self.module, binding, name, compile_segment, self.options.strict)
+            observer.placed(builder.partition.entries())
             return builder.build()
 
-    def _compile(self, segment: Segment) -> Executable:
-        return compile_graph(segment.graph, segment.inputs, segment.outputs, self.options).executable
+
+def _readable(module: GraphModule) -> str:
+    """An FX graph as Python, with the user's lines."""
+    return module.print_readable(print_output=False, include_stride=True, include_device=True, expanded_def=True)
 
 
-def _compiler(kind: str, label: str, options: Options) -> Callable[[GraphModule, SequenceOf[Any]], Any]:
+def _compiler(
+    kind: str, label: str, options: Options, capture: Capture
+) -> Callable[[GraphModule, SequenceOf[Any]], Any]:
     def compile_fx(module: GraphModule, examples: SequenceOf[Any]) -> Any:
-        compiled = CompiledGraph(module, examples, f"{label}_{kind}", options)
+        compiled = CompiledGraph(module, examples, f"{label}_{kind}", options, capture)
 
         # A plain function: Dynamo wraps the backward's callable, and keeps the mark only of functions.
         def run(arguments: list[Any]) -> list[Any]:
@@ -104,10 +119,11 @@ def neuron(
     """
     chosen = options_module.from_call(mode, options)
     label = f"graph{next(_numbers)}"
+    capture = Capture.now(chosen, lambda: _readable(module))
     backend = aot_autograd(
-        fw_compiler=_compiler("forward", label, chosen),
-        bw_compiler=_compiler("backward", label, chosen),
-        inference_compiler=_compiler("inference", label, chosen),
+        fw_compiler=_compiler("forward", label, chosen, capture),
+        bw_compiler=_compiler("backward", label, chosen, capture),
+        inference_compiler=_compiler("inference", label, chosen, capture),
         decompositions=decompositions.table(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,

@@ -17,7 +17,6 @@ from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.dtypes import TORCH
 from neuron_compiler.errors import CaptureError, UnsupportedOp
 from neuron_compiler.ir.graph import Constant, Graph, Input, TensorType
-from neuron_compiler.ledger import Entry
 from neuron_compiler.runtime import Executable, Layout
 from neuron_compiler.sequence import Fresh, RunEager, RunExecutable, Sequence, Slot, Step, Writeback
 
@@ -56,8 +55,7 @@ class Builder:
         self.name = name
         self.compile_segment = compile_segment
         self.partition = Partition(module, binding)
-        if strict:
-            self._refuse_fallbacks()
+        self.strict = strict
         self._by_name = {node.name: node for node in self.partition.nodes}
         self._readers = self._op_readers()
         self.slots: dict[Node, int] = {}
@@ -66,6 +64,9 @@ class Builder:
         self.steps: list[Step] = []
 
     def build(self) -> Sequence:
+        """Compile the segments and string the steps together; UnsupportedOp where strict forbids an eager one."""
+        if self.strict:
+            self._refuse_fallbacks()
         nodes = self.partition.nodes
         placeholders = [node for node in nodes if node.op == "placeholder"]
         for node in placeholders:
@@ -114,13 +115,10 @@ class Builder:
 
     def _eager(self, node: Node) -> None:
         placement = self.partition.placements[node]
-        args = [self._argument(a) for a in node.args]
-        if placement.role is Role.RANDOM and str(node.target) in SHAPE_ONLY:
-            args[0] = self._fresh(node.args[0])
-        entry = None
-        if node.target is not operator.getitem:
-            event = "random" if placement.role is Role.RANDOM else "fallback"
-            entry = Entry(event, str(node.target), placement.cause, location(node))
+        # The tensor that only gives a shape may have been dropped as unread.
+        shape_only = placement.role is Role.RANDOM and str(node.target) in SHAPE_ONLY
+        args = [self._fresh(a) if shape_only and i == 0 else self._argument(a) for i, a in enumerate(node.args)]
+        entry = self.partition.entry(node)
         kwargs = tuple((name, self._argument(value)) for name, value in node.kwargs.items())
         self.steps.append(RunEager(node.target, tuple(args), kwargs, self._new_slot(node), entry))
 

@@ -17,9 +17,11 @@ from torch.fx import GraphModule, Node
 
 from neuron_compiler import dtypes
 from neuron_compiler.capture.convert import VIEWS, meta_value, tensor_type, to_op, value_type, view_base
+from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.errors import CaptureError
 from neuron_compiler.ir.graph import Op, Type
+from neuron_compiler.ledger import Entry
 from neuron_compiler.opdef import Call, why_unsupported
 
 aten = torch.ops.aten
@@ -280,6 +282,18 @@ class Partition:
 
     def stage_count(self) -> int:
         return 1 + max((p.stage for p in self.placements.values()), default=0)
+
+    def entry(self, node: Node) -> Entry | None:
+        """What the ledger counts when a node runs; None where it is compiled or takes a tuple apart."""
+        placement = self.placements[node]
+        if placement.role not in (Role.EAGER, Role.RANDOM) or node.target is operator.getitem:
+            return None
+        event = "random" if placement.role is Role.RANDOM else "fallback"
+        return Entry(event, str(node.target), placement.cause, location(node))
+
+    def entries(self) -> tuple[Entry, ...]:
+        """What the ledger counts in one call of the graph."""
+        return tuple(entry for node in self.placements if (entry := self.entry(node)) is not None)
 
     def in_stage(self, stage: int, *roles: Role) -> list[Node]:
         return [n for n, p in self.placements.items() if p.stage == stage and p.role in roles]

@@ -1,0 +1,1 @@
+"""Texts that people read: what one compiled graph became. Functions from records to strings; nothing is written."""
