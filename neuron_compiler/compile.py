@@ -77,6 +77,21 @@ class Observer:
         """All of it."""
 
 
+_recorders: list[list[Compilation]] = []
+
+
+@contextmanager
+def recording() -> Iterator[list[Compilation]]:
+    """A list that receives every Compilation that this process makes inside the block, in any thread; for reports."""
+    found: list[Compilation] = []
+    _recorders.append(found)
+    try:
+        yield found
+    finally:
+        # By identity: two empty lists are equal.
+        _recorders[:] = [other for other in _recorders if other is not found]
+
+
 def optimise(
     graph: Graph, options: Options, observer: Observer | None = None
 ) -> tuple[Program, tuple[PassRecord, ...]]:
@@ -157,6 +172,8 @@ def _compile(
     executable = Executable(graph.name, loaded, inputs, outputs, module.faults)
     compilation = Compilation(program, captured, records, module, executable, seconds, tuple(functions), reasons)
     observer.compiled(compilation)
+    for recorder in tuple(_recorders):
+        recorder.append(compilation)
     return compilation
 
 
