@@ -66,11 +66,12 @@ class Layout:
             if self.order is None and physical.stride() == self.stride:
                 return physical
             return physical.as_strided(self.size, self.stride)
-        laid = torch.empty_strided(self.size, self.stride, dtype=physical.dtype)
+        # Device by name: the user may have set another default.
+        laid = torch.empty_strided(self.size, self.stride, dtype=physical.dtype, device="cpu")
         if not _overlaps(self.size, self.stride):
             return laid.copy_(physical)
         # Several elements share a memory cell (expanded, unfolded): write by address, since copy_ refuses.
-        cells = torch.arange(laid.untyped_storage().nbytes() // laid.element_size())
+        cells = torch.arange(laid.untyped_storage().nbytes() // laid.element_size(), device="cpu")
         flat = laid.as_strided(cells.shape, (1,))
         flat[cells.as_strided(self.size, self.stride).reshape(-1)] = physical.reshape(-1)
         return laid

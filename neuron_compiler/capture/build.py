@@ -250,12 +250,7 @@ class Builder:
         for node, placement in self.partition.placements.items():
             if placement.role is Role.WRITEBACK:
                 target, value = node.args
-                source = self._argument(value)
-                if isinstance(source, Slot):
-                    index = source.index
-                else:
-                    self.steps.append(RunEager(torch.scalar_tensor, (source,), (), self.next_slot, None))
-                    index, self.next_slot = self.next_slot, self.next_slot + 1
+                index = self.slots[value]  # type: ignore[index]
                 if value in self.partition.mutated:
                     index = self._clone(index)
                 pairs.append(Writeback(self.slots[target], index))
