@@ -125,7 +125,7 @@ def _is_long(h: Heads) -> bool:
 
 
 class Blocks(NamedTuple):
-    """``count`` windows of ``size`` that cover ``length``; the last is moved back to end with it, so windows overlap."""
+    """``count`` windows of ``size`` that cover ``length``; the last is moved back to end with it, so it may overlap."""
 
     length: int
     size: int
