@@ -138,3 +138,13 @@ def terminal_shows_progress(environ: Mapping[str, str] | None = None) -> bool:
 def autoload_disabled(environ: Mapping[str, str] | None = None) -> bool:
     """Whether PyTorch's ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps our hook from running."""
     return (os.environ if environ is None else environ).get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0"
+
+
+SHOWN_PREFIXES = ("NEURON_", "TORCH", "XLA_", "JAX_", "OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "HF_HUB_")
+SHOWN_NAMES = ("CXX", "CI", "TERM", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHONPATH", "PYTHONWARNINGS", "MALLOC_CONF")
+
+
+def shown_environment(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Variables that are set and change how programs are compiled or run here: for reports."""
+    environ = os.environ if environ is None else environ
+    return {k: v for k, v in environ.items() if k.startswith(SHOWN_PREFIXES) or k in SHOWN_NAMES}

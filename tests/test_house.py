@@ -35,7 +35,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("capture", "replay"),
     ("eager_fallback",),
     ("models",),
+    ("measure",),
     ("demo",),
+    ("commands",),
     ("cli", "__main__"),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
@@ -53,7 +55,7 @@ NEVER = {"ir": ("torch", "jax", "numpy", "networkx"), "trainium.execute": ("neur
 ENVIRONMENT_USERS = ("options", "interop")
 
 # What a user looks at writes to standard output; nothing else does.
-PRINTS = ("cli", "demo", "report", "__main__")
+PRINTS = ("cli", "commands", "demo", "report", "__main__")
 
 MAX_LINES = 500
 

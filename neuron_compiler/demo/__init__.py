@@ -1,0 +1,1 @@
+"""What ``neuron-compiler demo`` does: two well-known models compiled, checked, timed and looked into."""

@@ -1,0 +1,1 @@
+"""Eager, compiled and Inductor side by side: first calls, differences, interleaved times. Used by bench and demo."""
