@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src import config
 
 import neuron_compiler.lowering.ops  # noqa: F401  (fills the registry)
 from neuron_compiler import dtypes
@@ -64,6 +65,8 @@ def tracing_scope(device: Any = None) -> Iterator[None]:
         stack.enter_context(jax.debug_nans(False))
         stack.enter_context(jax.disable_jit(False))
         stack.enter_context(jax.check_tracer_leaks(False))
+        # The user's Python stack is no part of a program: without it the same program has the same bytes and text.
+        stack.enter_context(config.traceback_in_locations_limit(0))
         if device is not None:
             stack.enter_context(jax.default_device(device))
         yield

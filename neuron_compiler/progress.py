@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TextIO
 
 from neuron_compiler import options
@@ -40,10 +40,13 @@ class Progress(Observer):
         name: of the graph.
         after: seconds of one compile before anything is shown.
         every: seconds between two drawings.
+        stream: the terminal; None is standard error.
     """
 
-    def __init__(self, name: str, after: float = AFTER_SECONDS, every: float = EVERY_SECONDS) -> None:
-        self.name, self.after, self.every = name, after, every
+    def __init__(
+        self, name: str, after: float = AFTER_SECONDS, every: float = EVERY_SECONDS, stream: TextIO | None = None
+    ) -> None:
+        self.name, self.after, self.every, self.stream = name, after, every, stream
         self._stages: list[str] = []
 
     @contextmanager
@@ -71,14 +74,18 @@ class Progress(Observer):
             thread.join()
 
     def _draw(self, over: threading.Event, started: float) -> None:
-        if over.wait(self.after):
-            return
+        if not over.wait(self.after):
+            # Of a terminal that is gone (its window was closed) nobody watches: the compile goes on.
+            with suppress(OSError, ValueError):
+                self._show(over, started)
+
+    def _show(self, over: threading.Event, started: float) -> None:
         # Not imported for compiles that are quick.
         from rich.console import Console
         from rich.control import Control
         from rich.segment import ControlType
 
-        console = Console(stderr=True, highlight=False)
+        console = Console(file=self.stream or sys.stderr, highlight=False)
         erase = Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2))
         try:
             while True:
