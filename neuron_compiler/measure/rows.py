@@ -39,7 +39,7 @@ class Result:
 
     first_call_seconds: float | None = None
     seconds: tuple[float, ...] = ()
-    difference: Difference = Difference()
+    difference: Difference = field(default_factory=Difference)
     verdict: str = ""
     fallbacks: int = 0
     executables: int = 0

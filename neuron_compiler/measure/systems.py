@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +63,8 @@ def prepare(
     if system == INDUCTOR and (reason := why_no_inductor()):
         return Prepared(system, absent=reason)
     before = LEDGER.total("fallback")
-    with _cold_inductor(), driver.recording() as compilations:
+    cold = _cold_inductor() if system == INDUCTOR else nullcontext()
+    with cold, driver.recording() as compilations:
         started = time.perf_counter()
         try:
             call = _call(example, _compiled(system, example.module, options), train)
@@ -136,13 +137,9 @@ def _first_line(error: Exception) -> str:
 @contextmanager
 def _cold_inductor() -> Iterator[None]:
     """First calls are compiles: without what an earlier process left in Inductor's caches."""
-    from torch._functorch import config as functorch_config
-    from torch._inductor import config as inductor_config
+    from torch._inductor.utils import fresh_cache
 
-    with (
-        inductor_config.patch(force_disable_caches=True),
-        functorch_config.patch(enable_autograd_cache=False),
-    ):
+    with fresh_cache():
         yield
 
 
