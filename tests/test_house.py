@@ -120,6 +120,11 @@ def test_every_module_has_its_layer() -> None:
     assert {unit for unit in RANK if "." not in unit} - units == set(), "take it out of LAYERS"
 
 
+def test_layers_are_documented() -> None:
+    stated = " ← ".join(", ".join(layer) for layer in LAYERS[:-1])
+    assert stated in re.sub(r"\s+", " ", (ROOT / "docs" / "architecture.md").read_text())
+
+
 def test_nothing_imports_upward() -> None:
     wrong = []
     for path in library():
