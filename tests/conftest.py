@@ -2,8 +2,9 @@
 
 Unit folders run before ``suites`` and ``end_to_end``: a broken unit explains a broken model, not the other way round.
 ``NEURON_TEST_BUDGET=suites=300,end_to_end=300`` gives folders a number of seconds. The tests of such a folder run in
-an order shuffled by ``NEURON_TEST_SEED``, so that what was run before time was up is a fair sample; the rest is
-skipped with that reason. Without the variable everything runs, in the order of the files.
+an order shuffled by ``NEURON_TEST_SEED``, those marked ``full`` after the others, so that what was run before time was
+up is a fair sample; the rest is skipped with that reason. Without the variable everything runs, in the order of the
+files.
 """
 
 from __future__ import annotations
@@ -62,10 +63,12 @@ class Order:
         self.budget, self.seed = budget, seed
         self.spent: Counter[str] = Counter()
 
-    def key(self, item: pytest.Item) -> tuple[int, str]:
+    def key(self, item: pytest.Item) -> tuple[int, bool, str]:
         folder = folder_of(item)
-        shuffled = hashlib.sha1(f"{self.seed} {item.nodeid}".encode()).hexdigest() if folder in self.budget else ""
-        return rank(folder), shuffled
+        if folder not in self.budget:
+            return rank(folder), False, ""
+        shuffled = hashlib.sha1(f"{self.seed} {item.nodeid}".encode()).hexdigest()
+        return rank(folder), item.get_closest_marker("full") is not None, shuffled
 
     def pytest_report_header(self) -> str:
         if not self.budget:
@@ -97,6 +100,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for path in TESTS.iterdir():
         if path.is_dir() and path.name.isidentifier():
             config.addinivalue_line("markers", f"{path.name}: the tests in tests/{path.name}")
+    config.addinivalue_line("markers", "full: a model of its published width; within a budget, after all others")
     budget = parse_budget(os.environ.get("NEURON_TEST_BUDGET", ""))
     config.pluginmanager.register(Order(budget, os.environ.get("NEURON_TEST_SEED", "0")), "neuron_compiler_order")
 

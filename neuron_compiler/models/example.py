@@ -82,8 +82,8 @@ KEPT = ("A_log", "D", "dt_proj.bias", "inv_freq")
 def redraw(module: nn.Module, seed: int = SEED) -> nn.Module:
     """Give weights new random values, in place, and put the module into evaluation mode.
 
-    Matrices: normal, 1/sqrt(fan in). Vectors that scale: 1 ± 0.5. Other vectors: normal, 0.1. Running statistics:
-    means normal 0.1, variances 0.5 to 1.5.
+    Matrices: normal, 1/sqrt(fan in). Vectors that scale: 0.5 to 1.5. Other vectors: normal, 0.1. Running statistics:
+    means normal 0.1, variances 0.01 to 1, so that a norm's eps shows.
     """
     numbers = generator(seed)
 
@@ -109,5 +109,7 @@ def redraw(module: nn.Module, seed: int = SEED) -> nn.Module:
             if name == "running_mean":
                 buffer.copy_(normal(buffer, 0.1))
             elif name == "running_var":
-                buffer.copy_(around_one(buffer))
+                buffer.copy_(10 ** (-2 * torch.rand(buffer.shape, generator=numbers)))
+                # What is divided by a small deviation is scaled back, or activations would grow from layer to layer.
+                part.weight.mul_(buffer.sqrt())
     return module.eval()
