@@ -149,7 +149,7 @@ def _located(error: Exception, step: Failure) -> NeuronCompilerError:
     """The error to raise: of this package, knowing where the pipeline stood."""
     if not isinstance(error, NeuronCompilerError):
         what = f"{step.place} raised {type(error).__name__}: {error}"
-        error = PassError(what, hint=f"neuron-compiler opt before.ir -p '{step.name}', on the program below")
+        error = PassError(what, hint=f"neuron-compiler opt before.ir -p '{step.name}' on the program below")
     error.failure = step
     if step.name:
         error.add_note(f"the program before {step.place}:\n{text.format(step.before)}")

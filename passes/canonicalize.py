@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import copysign
+from math import copysign, prod
 from typing import ClassVar
 
 from neuron_compiler.ir.graph import DType, Op, Operand, TensorType, Value
@@ -218,11 +218,17 @@ def linear_over_leading(op: Op, scope: Scope) -> Replacement:
     if flat is None or flat.kind not in RESHAPES or not isinstance(op.type, TensorType):
         return None
     whole, weight, flat_type = scope.type(flat.operand(0)), scope.type(parameters[0]), scope.type(x)
-    if whole is None or flat_type is None or weight is None or weight.rank != 2 or not whole.rank:
+    if whole is None or flat_type is None or weight is None or weight.rank != 2:
         return None
-    if op.type.shape != (*whole.shape[:-1], weight.shape[0]) or whole.shape[-1] != flat_type.shape[-1]:
+    *leading, columns = op.type.shape or (0,)
+    if columns != weight.shape[0] or flat_type.numel != prod(leading) * flat_type.shape[-1]:
         return None
-    return Op(op.result, LINEAR, (flat.operands[0], *parameters), op.type, inner.attrs, inner.loc)
+    linear = Op(op.result, LINEAR, (flat.operands[0], *parameters), op.type, inner.attrs, inner.loc)
+    type_ = TensorType((*leading, flat_type.shape[-1]), flat_type.dtype)
+    if whole == type_:
+        return linear
+    view = Op(scope.new_name(op.result), VIEW, (flat.operands[0], type_.shape), type_, (), flat.loc)
+    return view, replace(linear, operands=(Value(view.result), *parameters))
 
 
 def _changed(op: Op, other: Op) -> Op | None:

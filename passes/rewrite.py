@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import TypeAlias
 
 from neuron_compiler.ir.graph import Constant, Graph, Op, Operand, TensorType, Type, Value, substitute
 from neuron_compiler.ir.plan import Program
 
-Replacement: TypeAlias = Op | Value | Constant | None
-"""Another op or a constant for the same result, or a value that is the same already."""
+Replacement: TypeAlias = Op | tuple[Op, Op] | Value | Constant | None
+"""Another op or a constant for the same result, or a value that is the same already; of two ops, the first has a name
+from ``Scope.new_name`` and is for the second to read."""
 
 Rule: TypeAlias = "Callable[[Op, Scope], Replacement]"
 
@@ -28,7 +30,7 @@ class Scope:
     """What a rule may look at besides its op: types, definitions and number of readers, as of now."""
 
     graph: Graph
-    types: Mapping[str, Type]
+    types: dict[str, Type]
     ops: dict[str, Op] = field(default_factory=dict)
     constants: dict[str, Constant] = field(default_factory=dict)
     readers: Counter[str] = field(default_factory=Counter)
@@ -46,6 +48,10 @@ class Scope:
         """The type of an operand that is a tensor, else None."""
         found = self.types[operand.name] if isinstance(operand, Value) else None
         return found if isinstance(found, TensorType) else None
+
+    def new_name(self, near: str) -> str:
+        """A name that no value of the graph has."""
+        return next(name for i in count() if (name := f"{near}_{i}") not in self.types)
 
     def is_read_once(self, name: str) -> bool:
         """Whether one op reads a value, or it is returned once, and nothing else."""
@@ -72,7 +78,7 @@ def rewrite(program: Program, rules: Callable[[Op], Sequence[Rule]]) -> Program:
         ValueError: a rule changes a type, renames a result, or never comes to rest.
     """
     graph = program.graph
-    scope = Scope(graph, graph.types, constants={c.name: c for c in graph.constants}, readers=_readers(graph))
+    scope = Scope(graph, dict(graph.types), constants={c.name: c for c in graph.constants}, readers=_readers(graph))
     changed = False
     for original in graph.ops:
         op = _renamed(original, scope)
@@ -107,11 +113,16 @@ def _renamed(op: Op, scope: Scope) -> Op:
 
 def _settle(op: Op, scope: Scope, rules: Callable[[Op], Sequence[Rule]]) -> bool:
     """Rewrite one op until no rule applies and file what it became; whether any did."""
-    for count in range(MAX_REWRITES_PER_OP):
+    for done in range(MAX_REWRITES_PER_OP):
         found = next((r for rule in rules(op) if (r := rule(op, scope)) is not None), None)
         if found is None:
             scope.ops[op.result] = op
-            return count > 0
+            return done > 0
+        if isinstance(found, tuple):
+            helper, found = found
+            scope.types[helper.result] = helper.type
+            scope.ops[helper.result] = helper
+            scope.readers.update(helper.uses)
         _check_replacement(op, found, scope)
         if isinstance(found, Op):
             scope.readers.update(found.uses)
