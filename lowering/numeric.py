@@ -1,7 +1,9 @@
 """Element types inside rules: PyTorch's promotion, and the precision an op computes in.
 
 Rules see jax arrays and Python scalars. jax's own promotion differs from PyTorch's, so a rule casts its operands
-itself, computes, and casts to its result type; the emitter checks that type.
+itself, computes, and casts to its result type; the emitter checks that type. Two more things are restored here:
+ATen's conversions between element types, and the order of floating-point operations, which XLA's algebraic
+simplifier changes even without fast-math (``(x + 1e8) - 1e8`` becomes ``x``).
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
+from jax import lax
 
 from neuron_compiler import dtypes
 from neuron_compiler.ir.graph import DType, TensorType
@@ -27,23 +31,83 @@ def dtype_of(x: Array) -> DType:
     return dtypes.from_numpy(x.dtype)
 
 
+def constant(value: Scalar, dtype: DType) -> Array:
+    """A Python scalar as a 0-dim array, with ATen's conversion of it.
+
+    XLA's simplifier folds chains of operations with constants (``(x * 1e30) * 1e-30`` becomes ``x``, ``x / 3`` becomes
+    ``x * 0.333``) unless it cannot see that they are constants. The barrier is on the scalar alone, so it hinders
+    neither fusion nor the code generator, which sees the constant again.
+    """
+    target = dtypes.to_numpy(dtype)
+    if dtype is DType.BOOL:
+        return jnp.asarray(bool(value), dtype=target)
+    if dtype.is_integer:
+        whole = int(value.real if isinstance(value, complex) else value)
+        return jnp.asarray(np.array(whole & (2 ** (8 * dtype.itemsize) - 1), np.uint64).astype(target))
+    if dtype.is_floating and isinstance(value, complex):
+        value = value.real
+    with np.errstate(over="ignore"):
+        wide = np.asarray(value, dtype=np.complex128 if dtype.is_complex else np.float64)
+        if _is_small_float(dtype):
+            wide = wide.astype(np.float32)  # as c10's conversions do: through float
+        exact = jnp.asarray(wide.astype(target))
+    return lax.optimization_barrier(exact)
+
+
+def sealed(x: Array) -> Array:
+    """The array unchanged, behind something that XLA's simplifier cannot see through.
+
+    It rewrites pairs of operations whatever their operands (``exp(a) * exp(b)`` to ``exp(a + b)``, ``log(exp(a))`` to
+    ``a``, ``(a / b) / c`` to ``a / (b * c)``), which overflow elsewhere than PyTorch's. The code generator drops the
+    multiplication by one.
+    """
+    return x * constant(1.0, dtype_of(x))
+
+
 def cast(x: Any, dtype: DType) -> Array:
     """The array or Python scalar in another element type, with PyTorch's meaning of the conversion.
 
     XLA saturates out-of-range floats and maps NaN to 0 when it converts to an integer; ATen on x86 truncates through
-    int64 instead, so the common narrow types wrap. Complex to real takes the real part.
+    int32 (int64 for int64 and the wide unsigned types), with the lowest integer for what does not fit, and wraps from
+    there. Floats wider than 32 bits reach half precision through float32. Complex to real takes the real part.
     """
-    target = dtypes.to_numpy(dtype)
     if not is_array(x):
-        return jnp.asarray(x, dtype=target)
+        return constant(x, dtype)
     source = dtype_of(x)
     if source is dtype:
         return x
-    if source.is_complex and not dtype.is_complex and dtype is not DType.BOOL:
-        x, source = x.real, dtype_of(x.real)
     if dtype is DType.BOOL:
-        return x != 0
-    return x.astype(target)
+        return x != jnp.zeros((), x.dtype)
+    if source.is_complex and not dtype.is_complex:
+        return cast(x.real, dtype)
+    if source.is_floating and dtype.is_integer:
+        return _float_to_integer(x, dtype)
+    if _is_small_float(source) or (_is_small_float(dtype) and source is not DType.F32):
+        x = x.astype(np.float32)
+    return x.astype(dtypes.to_numpy(dtype))
+
+
+def _is_small_float(dtype: DType) -> bool:
+    return dtype.is_floating and dtype.itemsize < 4
+
+
+def _float_to_integer(x: Array, dtype: DType) -> Array:
+    """Truncation as x86's conversion instructions do it, then wrap-around to the narrower type."""
+    if dtype_of(x).itemsize < 4:
+        x = x.astype(np.float32)
+    if dtype is DType.U64:
+        top = jnp.asarray(2.0**63, x.dtype)
+        high = (x - top).astype(np.int64).astype(np.uint64) + jnp.asarray(2**63, np.uint64)
+        return jnp.where(x >= top, high, _truncated(x, np.int64).astype(np.uint64))
+    through = np.int64 if dtype in (DType.I64, DType.U32) else np.int32
+    return _truncated(x, through).astype(dtypes.to_numpy(dtype))
+
+
+def _truncated(x: Array, integer: type[np.signedinteger[Any]]) -> Array:
+    """``cvttss2si``: XLA saturates, so only what is too high, and NaN, must be put right."""
+    info = np.iinfo(integer)
+    fits = x < jnp.asarray(2.0 ** (info.bits - 1), x.dtype)
+    return jnp.where(fits, x.astype(integer), jnp.asarray(info.min, integer))
 
 
 def promote_types(a: DType, b: DType) -> DType:
@@ -51,35 +115,34 @@ def promote_types(a: DType, b: DType) -> DType:
     return dtypes.from_torch(torch.promote_types(dtypes.to_torch(a), dtypes.to_torch(b)))
 
 
-_SCALAR_RANK = (bool, int, float, complex)
-
-
 def _category(dtype: DType) -> int:
     return 0 if dtype is DType.BOOL else 1 if dtype.is_integer else 2 if dtype.is_floating else 3
 
 
+def _scalar_dtype(value: Scalar) -> DType:
+    if isinstance(value, complex):
+        return promote_types(dtypes.from_torch(torch.get_default_dtype()), DType.C64)
+    if isinstance(value, float):
+        return dtypes.from_torch(torch.get_default_dtype())
+    return DType.BOOL if isinstance(value, bool) else DType.I64
+
+
 def result_dtype(*operands: Any) -> DType:
-    """``torch.result_type`` of arrays and Python scalars (default dtype float32).
+    """``torch.result_type`` of arrays and Python scalars.
 
     Tensors with dimensions go before 0-dim tensors, which go before Python scalars, unless a later class is of a
     higher category (bool, integer, float, complex).
     """
-    dims: DType | None = None
-    zeros: DType | None = None
-    scalars: DType | None = None
+    classes: list[DType | None] = [None, None, None]
     for x in operands:
         if x is None:
             continue
-        if is_array(x):
-            if x.ndim:
-                dims = dtype_of(x) if dims is None else promote_types(dims, dtype_of(x))
-            else:
-                zeros = dtype_of(x) if zeros is None else promote_types(zeros, dtype_of(x))
-        else:
-            own = {bool: DType.BOOL, int: DType.I64, float: DType.F32, complex: DType.C64}[type(x)]
-            scalars = own if scalars is None else promote_types(scalars, own)
+        place = 2 if not is_array(x) else 0 if x.ndim else 1
+        own = dtype_of(x) if is_array(x) else _scalar_dtype(x)
+        held = classes[place]
+        classes[place] = own if held is None else promote_types(held, own)
     found: DType | None = None
-    for candidate in (dims, zeros, scalars):
+    for candidate in classes:
         if candidate is None:
             continue
         if found is None:
@@ -93,7 +156,7 @@ def result_dtype(*operands: Any) -> DType:
 
 def widened(dtype: DType) -> DType:
     """The type ATen's CPU kernels compute in: half precisions in float32, the rest as they are."""
-    return DType.F32 if dtype.is_floating and dtype.itemsize < 4 else dtype
+    return DType.F32 if _is_small_float(dtype) else dtype
 
 
 def widen(x: Array) -> Array:
@@ -103,12 +166,23 @@ def widen(x: Array) -> Array:
 
 def scalar(value: Scalar, like: Array) -> Array:
     """A Python scalar as a 0-dim array of ``like``'s type."""
-    return jnp.asarray(value, dtype=like.dtype)
+    return constant(value, dtype_of(like))
 
 
 def narrow(x: Any, out: TensorType) -> Array:
     """A result rounded to the op's recorded type."""
     return cast(x, out.dtype)
+
+
+def working(out: TensorType, *operands: Any) -> tuple[Array, ...]:
+    """The operands in the type that an op of this result type computes in."""
+    dtype = widened(out.dtype)
+    return tuple(cast(x, dtype) for x in operands)
+
+
+def is_float(x: Array) -> bool:
+    """Whether the elements are floating-point numbers: not integer, not complex."""
+    return dtype_of(x).is_floating
 
 
 def dims_of(dim: Any, rank: int) -> tuple[int, ...]:
