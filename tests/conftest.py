@@ -10,6 +10,7 @@ files.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import socket
 import sys
@@ -56,6 +57,14 @@ def parse_budget(text: str) -> dict[str, float]:
     return {folder.strip(): float(seconds) for folder, seconds in pairs}
 
 
+def leave_trace_alone() -> None:
+    """Keep pytest's handlers off PyTorch's trace: it takes a handler for a sign that all graphs are to be printed.
+
+    pytest puts its handlers on the loggers that do not propagate, once for the run and again for each test.
+    """
+    logging.getLogger("torch.__trace").propagate = True
+
+
 class Order:
     """Sorts the tests, marks them by folder, and skips what is over its folder's budget."""
 
@@ -80,6 +89,7 @@ class Order:
             if folder := folder_of(item):
                 item.add_marker(folder)
         items.sort(key=self.key)
+        leave_trace_alone()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[Any]:
@@ -111,6 +121,7 @@ def clean_slate(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in (*ENVIRONMENT, "TORCH_COMPILE_DEBUG"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("NEURON_COMPILER_VERIFY", "every")
+    leave_trace_alone()
     LEDGER.clear()
     # Not imported for tests that have no use for it. Its counters are filled by whatever compiles.
     dynamo: Any = sys.modules.get("torch._dynamo")
