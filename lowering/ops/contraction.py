@@ -14,7 +14,7 @@ from jax import lax
 
 from neuron_compiler import dtypes
 from neuron_compiler.ir.graph import DType, TensorType
-from neuron_compiler.lowering.numeric import Array, Scalar, cast, dtype_of, narrow, scalar
+from neuron_compiler.lowering.numeric import Array, Scalar, cast, dtype_of, narrow, scalar, widen
 from neuron_compiler.opdef import Call, Kind, Work, WorkRule, op
 
 aten = torch.ops.aten
@@ -112,7 +112,7 @@ def addbmm(base: Array, a: Array, b: Array, *, beta: Scalar = 1, alpha: Scalar =
 
 @op(aten.addr.default, kind=Kind.CONTRACTION, work=product_work(1))
 def addr(base: Array, a: Array, b: Array, *, beta: Scalar = 1, alpha: Scalar = 1, out: TensorType) -> Array:
-    return blend(base, outer(cast(a, out.dtype), cast(b, out.dtype)), beta, alpha, out)
+    return blend(base, outer(widen(cast(a, out.dtype)), widen(cast(b, out.dtype))), beta, alpha, out)
 
 
 def outer(a: Array, b: Array) -> Array:
