@@ -32,7 +32,19 @@ each_size = pytest.mark.parametrize("size", SIZES)
 
 def test_the_list() -> None:
     names = {entry.name for entry in CATALOGUE}
-    assert names >= {"gpt2", "llama", "qwen3", "bert", "t5", "whisper", "vit", "resnet50", "convnext", "mamba", "mixtral"}
+    assert names >= {
+        "gpt2",
+        "llama",
+        "qwen3",
+        "bert",
+        "t5",
+        "whisper",
+        "vit",
+        "resnet50",
+        "convnext",
+        "mamba",
+        "mixtral",
+    }
 
 
 @each_size

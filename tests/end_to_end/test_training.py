@@ -1,0 +1,127 @@
+"""Ten training steps with dropout and AdamW follow eager's losses, and are equal from run to run.
+
+Each loss is within 1e-4 of eager's, relatively; where one is not, it may be no further from eager's than twice what
+Inductor's is in the same run (with its random numbers drawn as eager draws them).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.utils import counters
+from torch._inductor import config as inductor_config
+
+from neuron_compiler.capture import neuron
+from neuron_compiler.ledger import LEDGER
+from neuron_compiler.measure.systems import why_no_inductor
+from neuron_compiler.models import Size, vision
+from neuron_compiler.models.decoders import tokens
+from neuron_compiler.models.library import make
+
+STEPS = 10
+LIMIT = 1e-4
+SIZES = [pytest.param(Size.SMALL, id="small"), pytest.param(Size.FULL, id="full", marks=pytest.mark.full)]
+
+Step = Callable[[int], torch.Tensor]
+"""The loss of the step with that number."""
+
+Compile = Callable[[nn.Module], Any]
+
+
+def gpt2(size: Size, compiled: Compile) -> tuple[nn.Module, Step]:
+    """A two-layer GPT-2 with dropout 0.1 that learns random text; 768 wide in full."""
+    full = size is Size.FULL
+    width = {} if full else {"n_embd": 64, "n_head": 4, "vocab_size": 128, "n_positions": 64}
+    dropout = {"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
+    model = make("GPT2LMHeadModel", "GPT2Config", use_cache=False, n_layer=2, **dropout, **width).train()
+    run = compiled(model)
+
+    def loss(step: int) -> torch.Tensor:
+        ids = tokens(model.config.vocab_size, 2, 64 if full else 16, seed=100 + step)
+        return run(input_ids=ids, labels=ids).loss
+
+    return model, loss
+
+
+def resnet18(size: Size, compiled: Compile) -> tuple[nn.Module, Step]:
+    """A ResNet-18 with batch statistics and dropout 0.1 before its classifier."""
+    example = vision.resnet18(size)
+    model = example.module.train()
+    model.classifier = nn.Sequential(nn.Flatten(), nn.Dropout(0.1), model.classifier[-1])
+    run = compiled(model)
+
+    def loss(step: int) -> torch.Tensor:
+        numbers = torch.Generator().manual_seed(100 + step)
+        images = torch.randn(example.args[0].shape, generator=numbers)
+        labels = torch.randint(0, model.config.num_labels, (images.shape[0],), generator=numbers)
+        return nn.functional.cross_entropy(run(images).logits, labels)
+
+    return model, loss
+
+
+def losses(task: Callable[[Size, Compile], tuple[nn.Module, Step]], size: Size, compiled: Compile) -> list[float]:
+    """The losses of ten steps from the same weights and the same random state."""
+    torch._dynamo.reset()
+    model, loss = task(size, compiled)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    torch.manual_seed(0)
+    found = []
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        value = loss(step)
+        value.backward()
+        optimizer.step()
+        found.append(value.item())
+    return found
+
+
+def by_neuron(module: nn.Module) -> Any:
+    return torch.compile(module, backend=neuron, fullgraph=True)
+
+
+def by_inductor(module: nn.Module) -> Any:
+    return torch.compile(module, backend="inductor", fullgraph=True)
+
+
+def apart(found: list[float], want: list[float]) -> float:
+    """The largest relative distance of two courses."""
+    return max(abs(a - b) / abs(b) for a, b in zip(found, want, strict=True))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("task", [gpt2, resnet18], ids=lambda task: task.__name__)
+def test_losses_follow_eager(task: Any, size: Size, record_property: Callable[[str, object], None]) -> None:
+    want = losses(task, size, lambda module: module)
+    LEDGER.clear()
+    counters.clear()
+    found = losses(task, size, by_neuron)
+    assert LEDGER.counts("fallback") == {}
+    assert LEDGER.total("compile") == 2, "one forward, one backward"
+    again = losses(task, size, by_neuron)
+    assert found == again, "two runs from the same seed give the same bits"
+    distance = apart(found, want)
+    record_property("relative_distance", distance)
+    if distance > LIMIT and not why_no_inductor():
+        with inductor_config.patch(fallback_random=True):
+            record_property("inductor_distance", theirs := apart(losses(task, size, by_inductor), want))
+        assert distance <= 2 * theirs, (found, want)
+    else:
+        assert distance <= LIMIT, (found, want)
+
+
+@pytest.mark.parametrize("task", [gpt2, resnet18], ids=lambda task: task.__name__)
+def test_dropout_matters(task: Any) -> None:
+    """Another seed gives other losses: the agreement above is not that of a model without dropout."""
+
+    def without_dropout(module: nn.Module) -> nn.Module:
+        for part in module.modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+        return module
+
+    want = losses(task, Size.SMALL, lambda module: module)
+    assert apart(losses(task, Size.SMALL, without_dropout), want) > 10 * LIMIT
