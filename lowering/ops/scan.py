@@ -1,0 +1,115 @@
+"""Cumulative ops: one pass along a dimension, in the order and the accumulation type of ATen's CPU kernels.
+
+The pass is a loop over the dimension with the other dimensions side by side. XLA's own cumulative ops are a
+reduce-window (quadratic on the CPU) or a logarithmic tree (several times slower here, and slow to compile).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from neuron_compiler.ir.graph import DType, TensorType, TupleType
+from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, is_float, narrow, widen, widened
+from neuron_compiler.opdef import Call, Kind, op, per_input_element
+
+aten = torch.ops.aten
+
+# ``at::acc_type`` of the CPU; other types accumulate in themselves.
+ACCUMULATED_IN: Mapping[DType, DType] = {
+    DType.F16: DType.F32,
+    DType.BF16: DType.F32,
+    DType.F32: DType.F64,
+    DType.C64: DType.C128,
+}
+
+
+def along(step: Callable[[Any, Any], tuple[Any, Any]], start: Callable[[Array], Any], x: Array, axis: int) -> Any:
+    """``lax.scan`` over one axis: ``start`` makes the first carry from one slice; results keep the axis in place."""
+    moved = jnp.moveaxis(x, axis, 0)
+    _, rows = lax.scan(step, start(moved[0]), moved)
+    if isinstance(rows, tuple):
+        return tuple(jnp.moveaxis(row, 0, axis) for row in rows)
+    return jnp.moveaxis(rows, 0, axis)
+
+
+def running(x: Array, axis: int, combine: Callable[[Array, Array], Array], first: Any, out: DType) -> Array:
+    """Running ``combine`` along an axis that has elements, accumulated as ATen does; each element rounded to ``out``."""
+    wide = ACCUMULATED_IN.get(out, out)
+
+    def step(total: Array, row: Array) -> tuple[Array, Array]:
+        total = combine(total, cast(row, wide))
+        return total, cast(total, out)
+
+    return along(step, lambda row: jnp.broadcast_to(constant(first, wide), row.shape), x, axis)
+
+
+def _cumulative(x: Array, dim: int, combine: Callable[[Array, Array], Array], first: Any, out: TensorType) -> Array:
+    x = cast(x, out.dtype)
+    if x.ndim == 0 or x.size == 0:
+        return x
+    return running(x, dim % x.ndim, combine, first, out.dtype)
+
+
+@op(aten.cumsum.default, kind=Kind.SCAN)
+def cumsum(x: Array, dim: int, *, dtype: DType | None = None, out: TensorType) -> Array:
+    return _cumulative(x, dim, lax.add, 0, out)
+
+
+@op(aten.cumprod.default, kind=Kind.SCAN)
+def cumprod(x: Array, dim: int, *, dtype: DType | None = None, out: TensorType) -> Array:
+    return _cumulative(x, dim, lax.mul, 1, out)
+
+
+def _extreme(x: Array, dim: int, replaces: Callable[[Array, Array], Array]) -> tuple[Array, Array]:
+    """Running extreme and its position: a later equal element replaces, as does every NaN."""
+    if x.ndim == 0 or x.size == 0:
+        return x, jnp.zeros(x.shape, jnp.int64)
+
+    def step(carry: tuple[Array, Array, Array], row: Array) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+        best, where, index = carry
+        chosen = replaces(row, best)
+        if is_float(x):
+            chosen = (row != row) | ((best == best) & chosen)
+        best, where = jnp.where(chosen, row, best), jnp.where(chosen, index, where)
+        return (best, where, index + np.int64(1)), (best, where)
+
+    def start(row: Array) -> tuple[Array, Array, Array]:
+        return row, jnp.zeros(row.shape, jnp.int64), jnp.zeros((), jnp.int64)
+
+    return along(step, start, x, dim % x.ndim)
+
+
+@op(aten.cummax.default, kind=Kind.SCAN)
+def cummax(x: Array, dim: int, *, out: TupleType) -> tuple[Array, Array]:
+    return _extreme(x, dim, lambda row, best: row >= best)
+
+
+@op(aten.cummin.default, kind=Kind.SCAN)
+def cummin(x: Array, dim: int, *, out: TupleType) -> tuple[Array, Array]:
+    return _extreme(x, dim, lambda row, best: row <= best)
+
+
+def _real(call: Call) -> str | None:
+    return "complex logcumsumexp" if call.type(0).dtype.is_complex else None
+
+
+@op(aten.logcumsumexp.default, kind=Kind.SCAN, when=_real, work=per_input_element(flops=4, transcendental=2))
+def logcumsumexp(x: Array, dim: int, *, out: TensorType) -> Array:
+    if x.ndim == 0 or x.size == 0:
+        return x
+    wide = widened(out.dtype)
+
+    def step(total: Array, row: Array) -> tuple[Array, Array]:
+        row = widen(row)
+        low, high = jnp.minimum(row, total), jnp.maximum(row, total)
+        equal_infinities = (low == high) & (abs(low) == np.inf)
+        total = jnp.where(equal_infinities, row, jnp.log1p(jnp.exp(low - high)) + high)
+        return total, narrow(total, out)
+
+    return along(step, lambda row: jnp.broadcast_to(constant(-np.inf, wide), row.shape), x, dim % x.ndim)

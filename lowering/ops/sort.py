@@ -1,0 +1,213 @@
+"""Sorting, selecting by rank, and searching in sorted sequences. NaN is greatest; sorting is stable."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from neuron_compiler.ir.graph import DType, TensorType, TupleType
+from neuron_compiler.lowering import order
+from neuron_compiler.lowering.numeric import Array, cast, dtype_of, dtypes, is_array, is_float, result_dtype
+from neuron_compiler.lowering.ops.scan import along
+from neuron_compiler.opdef import Call, Kind, Work, op
+
+aten = torch.ops.aten
+
+
+def _comparisons(call: Call) -> Work:
+    """n log2 n of each row; the shortest row that the schema allows is the whole operand."""
+    shape = call.type(0).shape
+    count = call.type(0).numel
+    longest = max(shape, default=1)
+    return Work(flops=count * max(1, longest.bit_length()))
+
+
+def _sorted(x: Array, dim: int, descending: bool) -> tuple[Array, Array]:
+    if x.ndim == 0 or x.size == 0:
+        return x, jnp.zeros(x.shape, jnp.int64)
+    axis = dim % x.ndim
+    positions = order.sorted_positions(x, axis, descending)
+    return order.take(x, positions, axis), positions
+
+
+@op(aten.sort.default, kind=Kind.SORT, work=_comparisons)
+def sort(x: Array, dim: int = -1, descending: bool = False, *, out: TupleType) -> tuple[Array, Array]:
+    return _sorted(x, dim, descending)
+
+
+@op(aten.sort.stable, kind=Kind.SORT, work=_comparisons)
+def sort_stable(
+    x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None, out: TupleType
+) -> tuple[Array, Array]:
+    return _sorted(x, dim, descending)
+
+
+def _by_partial_selection(x: Array, k: int, largest: bool) -> Array:
+    """int64 positions of the ``k`` first in order along the last axis, by XLA's partial sort of float32.
+
+    That sort compares bit patterns, so zeros of either sign and all NaN are made alike first; the narrow types that
+    come here are exact in float32.
+    """
+    wide = x.astype(np.float32)
+    wide = jnp.where(order.sort_key(wide) == 0, np.float32(0), wide)
+    if largest:
+        wide = jnp.where(wide != wide, np.float32(np.nan), wide)
+    else:
+        wide = jnp.where(wide != wide, -np.float32(np.nan), jnp.where(wide == 0, wide, -wide))
+    return lax.top_k(wide, k)[1].astype(np.int64)
+
+
+@op(aten.topk.default, kind=Kind.SORT, work=_comparisons)
+def topk(
+    x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True, *, out: TupleType
+) -> tuple[Array, Array]:
+    """Which of equal elements are taken, and in which order, ATen leaves open; here the first ones, in order."""
+    values, indices = out.elements
+    if x.ndim == 0 or values.numel == 0:
+        return jnp.broadcast_to(x, values.shape) if values.numel else jnp.zeros(values.shape, x.dtype), jnp.zeros(
+            indices.shape, jnp.int64
+        )
+    axis = dim % x.ndim
+    if dtype_of(x).itemsize < 4 or dtype_of(x) is DType.F32:
+        moved = jnp.moveaxis(x, axis, -1)
+        positions = jnp.moveaxis(_by_partial_selection(moved, k, largest), -1, axis)
+    else:
+        positions = lax.slice_in_dim(order.sorted_positions(x, axis, largest), 0, k, axis=axis)
+    return order.take(x, positions, axis), positions
+
+
+def _at_rank(x: Array, rank: Any, axis: int, positions: Array, out: TupleType) -> tuple[Array, Array]:
+    """Element and position at a rank (a number, or an array with the axis of size one) of the sorted order."""
+    values, indices = out.elements
+    rank = jnp.broadcast_to(jnp.asarray(rank, jnp.int64), [1 if d == axis else s for d, s in enumerate(x.shape)])
+    found = order.take(positions, rank, axis)
+    return order.take(x, found, axis).reshape(values.shape), found.reshape(indices.shape)
+
+
+def _nothing(x: Array, out: TupleType) -> tuple[Array, Array]:
+    values, indices = out.elements
+    found = x.reshape(values.shape) if x.ndim == 0 else jnp.zeros(values.shape, x.dtype)
+    return found, jnp.zeros(indices.shape, jnp.int64)
+
+
+@op(aten.kthvalue.default, kind=Kind.SORT, work=_comparisons)
+def kthvalue(x: Array, k: int, dim: int = -1, keepdim: bool = False, *, out: TupleType) -> tuple[Array, Array]:
+    if x.ndim == 0 or x.size == 0:
+        return _nothing(x, out)
+    axis = dim % x.ndim
+    return _at_rank(x, k - 1, axis, order.sorted_positions(x, axis, False), out)
+
+
+def _median(x: Array, axis: int, skip_nan: bool, out: TupleType) -> tuple[Array, Array]:
+    """The lower median; the first NaN where there is one, unless NaN are left out."""
+    positions = order.sorted_positions(x, axis, False)
+    count = x.shape[axis]
+    rank: Any = (count - 1) // 2
+    if is_float(x):
+        missing = jnp.sum((x != x).astype(np.int64), axis=axis, keepdims=True)
+        if skip_nan:
+            rank = jnp.maximum(count - missing - 1, 0) // 2
+        else:
+            rank = jnp.where(missing > 0, count - missing, rank)
+    return _at_rank(x, rank, axis, positions, out)
+
+
+@op(aten.median.dim, kind=Kind.SORT, work=_comparisons)
+def median_dim(x: Array, dim: int, keepdim: bool = False, *, out: TupleType) -> tuple[Array, Array]:
+    return _nothing(x, out) if x.ndim == 0 or x.size == 0 else _median(x, dim % x.ndim, False, out)
+
+
+@op(aten.nanmedian.dim, kind=Kind.SORT, work=_comparisons)
+def nanmedian_dim(x: Array, dim: int, keepdim: bool = False, *, out: TupleType) -> tuple[Array, Array]:
+    return _nothing(x, out) if x.ndim == 0 or x.size == 0 else _median(x, dim % x.ndim, True, out)
+
+
+def _median_of_all(x: Array, skip_nan: bool, out: TensorType) -> Array:
+    if x.size == 0:
+        lost = np.nan if out.dtype.is_floating else np.iinfo(dtypes.to_numpy(out.dtype)).min
+        return jnp.asarray(lost, dtypes.to_numpy(out.dtype))
+    pair = TupleType((out, TensorType(out.shape, DType.I64)))
+    return _median(x.reshape(-1), 0, skip_nan, pair)[0]
+
+
+@op(aten.median.default, kind=Kind.SORT, work=_comparisons)
+def median(x: Array, *, out: TensorType) -> Array:
+    return _median_of_all(x, False, out)
+
+
+@op(aten.nanmedian.default, kind=Kind.SORT, work=_comparisons)
+def nanmedian(x: Array, *, out: TensorType) -> Array:
+    return _median_of_all(x, True, out)
+
+
+@op(aten.mode.default, kind=Kind.SORT, work=_comparisons)
+def mode(x: Array, dim: int = -1, keepdim: bool = False, *, out: TupleType) -> tuple[Array, Array]:
+    """The most frequent element, of those the smallest, and the position of its last occurrence."""
+    if x.ndim == 0 or x.size == 0:
+        return _nothing(x, out)
+    axis = dim % x.ndim
+    positions = order.sorted_positions(x, axis, False)
+    values = order.take(x, positions, axis)
+
+    def step(carry: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], Array]:
+        previous, length = carry
+        length = jnp.where(row == previous, length + 1, 1)
+        return (row, length), length
+
+    lengths = along(step, lambda row: (row, jnp.zeros(row.shape, jnp.int64)), values, axis)
+    rank = jnp.expand_dims(order.position_of_largest(lengths, axis), axis)
+    return _at_rank(x, rank, axis, positions, out)
+
+
+def _search(sequence: Array, values: Array, right: bool) -> Array:
+    """ATen's binary search, all values at once: the same comparisons, so the same answer for NaN and unsorted input."""
+    size = sequence.shape[-1]
+    batch = sequence.shape[:-1]
+    per_row = values.reshape(*batch, -1) if batch else values.reshape(-1)
+    low = jnp.zeros(per_row.shape, jnp.int64)
+    high = jnp.full(per_row.shape, size, jnp.int64)
+    for _ in range(size.bit_length()):
+        middle = low + (high - low) // 2
+        found = order.take(sequence, jnp.minimum(middle, size - 1), len(batch))
+        goes_right = ~(found > per_row) if right else ~(found >= per_row)
+        searching = low < high
+        low = jnp.where(searching & goes_right, middle + 1, low)
+        high = jnp.where(searching & ~goes_right, middle, high)
+    return low.reshape(values.shape)
+
+
+def _searching(call: Call) -> Work:
+    size = max((t.shape[-1] for t in call.operand_types if t.shape), default=1)
+    return Work(flops=call.result_types[0].numel * max(1, size.bit_length()))
+
+
+@op(aten.searchsorted.Tensor, aten.searchsorted.Scalar, kind=Kind.SORT, work=_searching)
+def searchsorted(
+    sequence: Array,
+    values: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Array | None = None,
+    out: TensorType,
+) -> Array:
+    if sorter is not None:
+        sequence = order.take(sequence, sorter, sequence.ndim - 1)
+    common = result_dtype(sequence, values)
+    values = cast(values, common) if is_array(values) else jnp.asarray(values, dtypes.to_numpy(common))
+    if sequence.size == 0 or values.size == 0:
+        return jnp.zeros(out.shape, dtypes.to_numpy(out.dtype))
+    found = _search(cast(sequence, common), values, right or side == "right")
+    return cast(found, out.dtype).reshape(out.shape)
+
+
+@op(aten.bucketize.Tensor, aten.bucketize.Scalar, kind=Kind.SORT, work=_searching)
+def bucketize(
+    values: Any, boundaries: Array, *, out_int32: bool = False, right: bool = False, out: TensorType
+) -> Array:
+    return searchsorted(boundaries, values, right=right, out=out)
