@@ -111,7 +111,7 @@ class Dump(Observer):
         self._written.append((program, name))
 
     def _file_of(self, program: Program) -> str | None:
-        return next((name for written, name in reversed(self._written) if written is program), None)
+        return next((name for written, name in reversed(self._written) if written == program), None)
 
     def _broken(self, error: NeuronCompilerError) -> None:
         """Mark the illegal program's file, and say how to run the pass again on the last legal one."""

@@ -49,7 +49,8 @@ def script(graph: Graph, inputs: Sequence[Layout], outputs: Sequence[Layout], op
         for i, layout in zip(graph.inputs, inputs, strict=True)
     )
     results = "".join(
-        f"    {layout.stride!r},{_comment(f'%{name}: {graph.tensor_type(name)}')}\n"
+        # Not yet verified: what is returned may not exist.
+        f"    {layout.stride!r},{_comment(f'%{name}: {graph.types.get(name)}')}\n"
         for name, layout in zip(graph.outputs, outputs, strict=True)
     )
     return TEMPLATE.format(name=_word(graph.name), arguments=arguments, results=results, options=_changed(options))

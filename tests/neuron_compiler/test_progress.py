@@ -93,7 +93,8 @@ def test_ctrl_c_ends_it(terminal):
             terminal.wait_for(b"neuron: ")
             raise KeyboardInterrupt
 
-    pytest.raises(KeyboardInterrupt, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert progress_threads() == []
     assert terminal.close().endswith(ERASE)
 

@@ -144,7 +144,7 @@ HloModule jit_mlp, is_scheduled=true, entry_computation_layout={(f32[128,512]{1,
 ENTRY %main.2 (arrays_0_.1: f32[128,512]) -> (f32[128,512], s64[128]) {
   %arrays_0_.1 = f32[128,512]{1,0} parameter(0), metadata={op_name="arrays[0]"}
   %dot.0 = f32[128,512]{1,0} dot(%arrays_0_.1, %w), metadata={op_name="jit(mlp)/jit(g0_mm_relu)/mm/dot_general"}
-  %fusion = (f32[128,512]{1,0}, s64[128]{0}) fusion(%dot.0), kind=kLoop, calls=%fused_computation, metadata={op_name="x"}
+  %fusion = (f32[128,512]{1,0}, s64[128]{0}) fusion(%dot.0), kind=kLoop, calls=%fused_computation
   ROOT %tuple.1 = (f32[128,512]{1,0}, s64[128]{0}) tuple(%fusion, %neg)
 }
 """
