@@ -1,0 +1,150 @@
+"""Which op of a group runs where: on whole arrays before the tiles, inside each tile, or on whole arrays after.
+
+Before: views and casts of operands (the access patterns and conversions of DMA), creations, and small operands. In the
+tile: the product, if any, and every op with one element per element of the space. After: views of results that do not
+keep their order (the access patterns of the stores).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from neuron_compiler.ir.graph import Graph, Op, TensorType, TupleType
+from neuron_compiler.ir.plan import Group, GroupKind, Tile
+from neuron_compiler.ir.space import Gemm, gemm_of, keeps_order, matrix_operands, result_type
+from neuron_compiler.trainium.execute.engines import ENGINES
+from neuron_compiler.trainium.execute.views import CREATIONS, VIEWS
+
+
+class Stage(enum.Enum):
+    """When an op runs."""
+
+    BEFORE = "before"
+    TILE = "tile"
+    AFTER = "after"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A group that can run tile by tile.
+
+    Attributes:
+        graph: where its ops and their types stand.
+        tile: how its space is cut.
+        product: the matrix product and its extents; None for an elementwise group.
+        stages: when each op runs, in program order.
+        gives: values read outside the group.
+    """
+
+    graph: Graph
+    tile: Tile
+    product: tuple[Op, Gemm] | None
+    stages: tuple[tuple[Op, Stage], ...]
+    gives: tuple[str, ...]
+
+    def at(self, stage: Stage) -> tuple[Op, ...]:
+        return tuple(op for op, when in self.stages if when is stage)
+
+
+_WHY_KIND = {
+    GroupKind.REDUCTION: "reductions are not run tile by tile",
+    GroupKind.CONVOLUTION: "convolutions are not run tile by tile",
+    GroupKind.ATTENTION: "attention is not run tile by tile",
+    GroupKind.DATA_MOVEMENT: "it only moves data",
+    GroupKind.OTHER: "its ops have no engine function",
+}
+
+
+def schedule(graph: Graph, group: Group, tile: Tile | None) -> Schedule | str:
+    """The schedule of a group, or the reason why it has none."""
+    if group.kind in _WHY_KIND:
+        return _WHY_KIND[group.kind]
+    if tile is None:
+        return "it has no tile"
+    ops = [graph.defs[name] for name in group.ops]
+    product = _product(graph, ops) if group.kind is GroupKind.MATMUL else None
+    if group.kind is GroupKind.MATMUL and product is None:
+        return "its product has no engine function"
+    for op in ops:
+        if (reason := _why_not(graph, op, product)) is not None:
+            return reason
+    elements = tile.space[0] * tile.space[1] * tile.batch
+    stages = _stages(graph, ops, product, elements)
+    if isinstance(stages, str):
+        return stages
+    return Schedule(graph, tile, product, stages, _gives(graph, group))
+
+
+def _product(graph: Graph, ops: list[Op]) -> tuple[Op, Gemm] | None:
+    for op in ops:
+        if matrix_operands(op) is not None and (gemm := gemm_of(op, graph.types)) is not None:
+            return op, gemm
+    return None
+
+
+def _why_not(graph: Graph, op: Op, product: tuple[Op, Gemm] | None) -> str | None:
+    known = op.kind in ENGINES or op.kind in VIEWS or op.kind in CREATIONS
+    if not known and (product is None or op is not product[0]):
+        return f"{op.kind} has no engine function"
+    types = [graph.types[use] for use in op.uses] + [op.type]
+    if any(isinstance(t, TensorType) and t.dtype.is_complex for t in types):
+        return "engines have no complex numbers"
+    if any(isinstance(t, TensorType) and t.dtype.value.startswith("f8") for t in types):
+        return "fp8 is not run tile by tile"
+    if op.kind in ENGINES and isinstance(op.type, TupleType):
+        return f"{op.kind} gives several results"
+    return None
+
+
+def _stages(
+    graph: Graph, ops: list[Op], product: tuple[Op, Gemm] | None, elements: int
+) -> tuple[tuple[Op, Stage], ...] | str:
+    feeds_product = _ancestors(graph, ops, product[0]) if product is not None else frozenset()
+    stage: dict[str, Stage] = {}
+    for op in ops:
+        read = {stage[use] for use in op.uses if use in stage}
+        if product is not None and op is product[0]:
+            stage[op.result] = Stage.TILE
+        elif op.kind in CREATIONS or op.result in feeds_product:
+            stage[op.result] = Stage.BEFORE
+        elif op.kind in VIEWS:
+            stage[op.result] = _stage_of_view(graph, op, read)
+        elif Stage.AFTER in read:
+            return f"{op.kind} reads elements in another order than the tiles hold them"
+        elif (result := result_type(op)) is not None and result.numel == elements:
+            stage[op.result] = Stage.TILE
+        elif Stage.TILE in read:
+            return f"{op.kind} has another number of elements than the tiles"
+        else:
+            stage[op.result] = Stage.BEFORE
+    return tuple((op, stage[op.result]) for op in ops)
+
+
+def _stage_of_view(graph: Graph, op: Op, read: set[Stage]) -> Stage:
+    if Stage.AFTER in read:
+        return Stage.AFTER
+    if Stage.TILE not in read:
+        return Stage.BEFORE
+    return Stage.TILE if keeps_order(op, graph.types) else Stage.AFTER
+
+
+def _ancestors(graph: Graph, ops: list[Op], of: Op) -> frozenset[str]:
+    inside = {op.result for op in ops}
+    found: set[str] = set()
+    pending = list(of.uses)
+    while pending:
+        name = pending.pop()
+        if name in inside and name not in found:
+            found.add(name)
+            pending.extend(graph.defs[name].uses)
+    return frozenset(found)
+
+
+def _gives(graph: Graph, group: Group) -> tuple[str, ...]:
+    inside = set(group.ops)
+    return tuple(
+        name
+        for name in group.ops
+        if name in graph.outputs or any(user.result not in inside for user in graph.users.get(name, ()))
+    )
