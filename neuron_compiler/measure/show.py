@@ -107,11 +107,10 @@ def first_calls(rows: Sequence[Row]) -> Table:
     table = Table(title="First call and results", caption="RMS error relative to eager (16-bit types: to float32)")
     table.add_column("model")
     for name in (INDUCTOR, NEURON):
-        table.add_column(f"{name}, s", justify="right")
-    table.add_column("RMS error: eager", justify="right")
-    table.add_column("inductor", justify="right")
-    table.add_column("neuron", justify="right")
-    table.add_column("largest", justify="right")
+        table.add_column(f"first: {name}, s", justify="right")
+    for name in (EAGER, INDUCTOR, NEURON):
+        table.add_column(f"RMS: {name}", justify="right")
+    table.add_column("largest: neuron", justify="right")
     table.add_column("fallbacks", justify="right")
     table.add_column("executables", justify="right")
     for row in rows:
