@@ -78,17 +78,22 @@ def all_(x: Array, dim: Any = None, keepdim: bool = False, *, out: TensorType) -
     return finish(jnp.all(cast(x, DType.BOOL), axis=dims_of(dim, x.ndim)), out)
 
 
-def moments(x: Array, axes: tuple[int, ...], correction: float = 0.0) -> tuple[Array, Array]:
+def moments(
+    x: Array, axes: tuple[int, ...], correction: float = 0.0, compensated: bool = True
+) -> tuple[Array, Array]:
     """Variance and mean over the axes, dimensions kept, in ``x``'s own type (float32 or wider).
 
-    Two passes, and what the rounded mean leaves over is taken off: as accurate as ATen's double-precision Welford.
+    Two passes. Compensated, what the rounded mean leaves over is taken off: as accurate as the double-precision
+    Welford of ``aten.var``; else as accurate as the single-precision one of ATen's normalisations.
     """
     own = dtype_of(x)
     count = count_of(x, axes)
     average = jnp.sum(x, axis=axes, keepdims=True) / constant(count, own)
     off = x - average
-    left = jnp.sum(off, axis=axes, keepdims=True)
-    squares = jnp.sum(off * off, axis=axes, keepdims=True) - left * left / constant(count, own)
+    squares = jnp.sum(off * off, axis=axes, keepdims=True)
+    if compensated:
+        left = jnp.sum(off, axis=axes, keepdims=True)
+        squares = squares - left * left / constant(count, own)
     return squares / constant(max(0.0, count - correction), own), average
 
 
