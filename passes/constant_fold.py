@@ -134,9 +134,7 @@ def creation_to_full(op: Op, scope: Scope) -> Replacement:
 def moved_full(op: Op, scope: Scope) -> Replacement:
     """An op that gives some of its operand's elements in some order, of a full."""
     source = _source(op, scope)
-    if source is None or not isinstance(source.type, TensorType) or not isinstance(op.type, TensorType):
-        return None
-    return _full(op, source.operand(1)) if op.type.dtype is source.type.dtype else None
+    return None if source is None else _full(op, source.operand(1))
 
 
 def cast_full(op: Op, scope: Scope) -> Replacement:
