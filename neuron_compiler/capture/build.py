@@ -177,6 +177,8 @@ class Builder:
     def _is_read_outside(self, node: Node, inside: set[Node]) -> bool:
         if not isinstance(meta_value(node), torch.Tensor):
             return False
+        if node in self.partition.bases:
+            return True
         for user in (*node.users, *self._readers.get(node, ())):
             if user in inside:
                 continue

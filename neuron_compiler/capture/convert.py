@@ -42,6 +42,9 @@ VIEWS = frozenset(
 )
 """Overloads whose result shares the memory of their first argument."""
 
+MULTI_VIEWS = frozenset({aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int, aten.chunk.default})
+"""Overloads that return several views of their first argument."""
+
 
 def meta_value(node: Node) -> Any:
     """The fake value that tracing recorded for a node; None where the node returns nothing."""

@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 
 from neuron_compiler import dtypes
-from neuron_compiler.capture.convert import VIEWS, meta_value, tensor_type, to_op, value_type, view_base
+from neuron_compiler.capture.convert import MULTI_VIEWS, VIEWS, meta_value, tensor_type, to_op, value_type, view_base
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.errors import CaptureError
@@ -108,6 +108,8 @@ class Partition:
         self._types: dict[str, Type] = {}
         self.views: set[Node] = set()
         """View nodes that torch takes at the end, beside their compiled use inside the graph."""
+        self.bases: set[Node] = set()
+        """What those views look at: returned by the executable even if the program does not return it."""
         self._ordered_nodes: list[Node] = []
         self._order: dict[Node, list[Node]] = {}
         self._mutators: dict[Node, Node] = {}
@@ -117,7 +119,7 @@ class Partition:
                 self.placements[node] = self._place(node)
                 self._order_after_mutation(node)
         self._drop_unread()
-        self._mark_views_of_arguments()
+        self._mark_returned_views()
         self._assign_stages()
 
     # --- roles -------------------------------------------------------------------------------------------------
@@ -229,17 +231,22 @@ class Partition:
                 self._order.setdefault(node, []).extend(earlier)
                 self._mutators[source] = node
 
-    def _mark_views_of_arguments(self) -> None:
-        """Returned views of unchanged arguments are taken by torch instead of being copied out."""
+    def _mark_returned_views(self) -> None:
+        """Returned views are taken by torch of what they look at, so that results share memory as eager's do.
+
+        A view of an argument that the program changes in place is not: its value is the one before the change.
+        """
         for node in self.output.all_input_nodes:
             chain: list[Node] = []
-            current = node
-            while current.op == "call_function" and current.target in VIEWS:
-                chain.append(current)
-                current = current.args[0]
-            unchanged = current.op == "placeholder" and current not in self.mutated
-            if chain and unchanged and all(self._is_plain_view(link) for link in chain):
+            base = node
+            while (source := _viewed(base)) is not None:
+                chain.append(base)
+                if base.target is operator.getitem:
+                    chain.append(base.args[0])
+                base = source
+            if chain and base not in self.mutated and all(self._is_plain_view(link) for link in chain):
                 self.views.update(chain)
+                self.bases.add(base)
 
     def _is_plain_view(self, node: Node) -> bool:
         return self.placements[node].role is Role.COMPILED and all(
@@ -297,6 +304,15 @@ class Partition:
 
     def in_stage(self, stage: int, *roles: Role) -> list[Node]:
         return [n for n, p in self.placements.items() if p.stage == stage and p.role in roles]
+
+
+def _viewed(node: Node) -> Node | None:
+    """The node that a view looks at; None for a node that is no view."""
+    if node.op != "call_function":
+        return None
+    if node.target is operator.getitem and node.args[0].target in MULTI_VIEWS:
+        return node.args[0].args[0]
+    return node.args[0] if node.target in VIEWS else None
 
 
 def attribute(module: GraphModule, target: Any) -> Any:

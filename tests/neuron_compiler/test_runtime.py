@@ -139,5 +139,5 @@ def test_interrupting_a_compile_returns_at_once():
 def test_an_error_of_the_compiler_reaches_the_caller():
     from neuron_compiler import runtime
 
-    with pytest.raises(Exception, match="(?i)mlir|parse|bytecode|module"):
+    with pytest.raises(Exception, match=r"(?i)mlir|parse|bytecode|module"):
         runtime.compile_interruptibly(b"not a module")
