@@ -44,7 +44,8 @@ class Origin:
 
 def origins(hlo: str, program: Program) -> Iterator[Origin]:
     """The origin of each instruction of an HLO text, in its order; parameters are left out."""
-    groups = {group.name for group in program.plan.groups}
+    homes = {name: group.name for group in program.plan.groups for name in group.ops}
+    groups = set(homes.values())
     computation = ""
     for line in hlo.splitlines():
         if (opened := _COMPUTATION.match(line)) is not None:
@@ -54,6 +55,8 @@ def origins(hlo: str, program: Program) -> Iterator[Origin]:
         name = _OP_NAME.search(line)
         parts = name.group(1).split("/") if name is not None else []
         group, result = _group_and_result(parts, groups, program)
+        # Where XLA shares what several groups compute, it leaves the groups out of the name.
+        group = group or homes.get(result, "")
         op = program.graph.defs.get(result)
         kind, loc = (op.kind, op.loc) if op is not None else ("", "")
         yield Origin(computation, found.group(1), found.group(2), group, result, kind, loc)

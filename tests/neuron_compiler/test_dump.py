@@ -172,6 +172,12 @@ def test_a_name_becomes_one_that_file_systems_take(tmp_path):
     assert len(Folder.numbered(tmp_path, "x" * 300).path.name) == 105
 
 
+def test_a_folder_made_by_another_process_meanwhile_is_left_to_it(tmp_path, monkeypatch):
+    (tmp_path / "0000_graph").mkdir()
+    monkeypatch.setattr(os, "listdir", lambda path: [])  # the other was not there yet when this one looked
+    assert Folder.numbered(tmp_path, "graph").path.name == "0001_graph"
+
+
 def test_processes_never_share_a_folder(tmp_path):
     workers = []
     for worker in range(4):

@@ -144,6 +144,7 @@ HloModule jit_mlp, is_scheduled=true, entry_computation_layout={(f32[128,512]{1,
 ENTRY %main.2 (arrays_0_.1: f32[128,512]) -> (f32[128,512], s64[128]) {
   %arrays_0_.1 = f32[128,512]{1,0} parameter(0), metadata={op_name="arrays[0]"}
   %dot.0 = f32[128,512]{1,0} dot(%arrays_0_.1, %w), metadata={op_name="jit(mlp)/jit(g0_mm_relu)/mm/dot_general"}
+  %neg = s64[128]{0} negate(%arrays_0_.1), metadata={op_name="neg/neg"}
   %fusion = (f32[128,512]{1,0}, s64[128]{0}) fusion(%dot.0), kind=kLoop, calls=%fused_computation
   ROOT %tuple.1 = (f32[128,512]{1,0}, s64[128]{0}) tuple(%fusion, %neg)
 }
@@ -155,6 +156,7 @@ def test_instructions_lead_back_to_the_users_line():
         Origin("fused_computation", "constant.2", "constant", "g0_mm_relu"),
         Origin("fused_computation", "max.1", "maximum", "g0_mm_relu", "relu", "aten.relu.default", "model.py:15"),
         Origin("main.2", "dot.0", "dot", "g0_mm_relu", "mm", "aten.mm.default", "model.py:14"),
+        Origin("main.2", "neg", "negate", "g1_neg", "neg", "aten.neg.default", "model.py:16"),
         Origin("main.2", "fusion", "fusion"),
         Origin("main.2", "tuple.1", "tuple"),
     ]
@@ -164,7 +166,7 @@ def test_hlo_map_is_a_table():
     lines = hlo_map(HLO, PROGRAM).splitlines()
     assert lines[0].split() == ["computation", "instruction", "opcode", "group", "op", "kind", "line"]
     assert lines[3].split() == ["main.2", "dot.0", "dot", "g0_mm_relu", "mm", "aten.mm.default", "model.py:14"]
-    assert lines[5].split() == ["main.2", "tuple.1", "tuple", "-", "-", "-", "-"]
+    assert lines[6].split() == ["main.2", "tuple.1", "tuple", "-", "-", "-", "-"]
 
 
 def test_table_lines_up_and_ends_no_line_in_spaces():
