@@ -127,7 +127,8 @@ def _convolution_backward(op: Op, types: Types) -> Gemm | None:
 
 def attention_of(op: Op, types: Types) -> Gemm | None:
     """The score matrix of a fused attention op: [queries, keys] for each batch and head, contracted over its width."""
-    query, key = operand_type(op, 0, types), operand_type(op, 1, types)
+    first = 1 if base_name(op.kind).endswith("_backward") else 0  # after the gradient of the result
+    query, key = operand_type(op, first, types), operand_type(op, first + 1, types)
     if query is None or key is None or query.rank < 3 or key.rank < 3:
         return None
     return Gemm(prod(query.shape[:-2]), query.shape[-2], key.shape[-2], query.shape[-1])

@@ -172,6 +172,19 @@ def _gelu(x: Array, approximate: str = "none") -> Array:
     return 0.5 * x * (1 + lax.erf(x * sqrt(0.5)))
 
 
+def _silu_backward(g: Array, x: Array) -> Array:
+    gate = _sigmoid(x)
+    return g * gate * (1 + x * (1 - gate))
+
+
+def _gelu_backward(g: Array, x: Array, approximate: str = "none") -> Array:
+    if approximate == "tanh":
+        inner = sqrt(2 / pi) * (x + 0.044715 * x * x * x)
+        bent, slope = jnp.tanh(inner), sqrt(2 / pi) * (1 + 3 * 0.044715 * x * x)
+        return g * (0.5 * (1 + bent) + 0.5 * x * (1 - bent * bent) * slope)
+    return g * (0.5 * (1 + lax.erf(x * sqrt(0.5))) + x * jnp.exp(-0.5 * x * x) / sqrt(2 * pi))
+
+
 def _clamp(x: Array, low: Array | None = None, high: Array | None = None, **bounds: Array | None) -> Array:
     low, high = bounds.get("min", low), bounds.get("max", high)
     raised = x if low is None else jnp.maximum(x, low)
@@ -209,6 +222,7 @@ _ARITHMETIC: Mapping[str, Callable[..., Array]] = {
     "aten.sub.Tensor": _sub,
     "aten.sub.Scalar": _sub,
     "aten.rsub.Scalar": lambda x, y, alpha=None: _sub(y, x, alpha),
+    "aten.rsub.Tensor": lambda x, y, alpha=None: _sub(y, x, alpha),
     "aten.mul.Tensor": lambda x, y: x * y,
     "aten.mul.Scalar": lambda x, y: x * y,
     "aten.div.Tensor": lambda x, y: x / y,
@@ -224,6 +238,18 @@ _ARITHMETIC: Mapping[str, Callable[..., Array]] = {
     "aten.threshold_backward.default": lambda g, x, threshold: jnp.where(x <= threshold, 0, g),
     "aten.tanh_backward.default": lambda g, y: g * (1 - y * y),
     "aten.sigmoid_backward.default": lambda g, y: g * (1 - y) * y,
+    "aten.silu_backward.default": _silu_backward,
+    "aten.gelu_backward.default": _gelu_backward,
+    "aten.square.default": lambda x: x * x,
+    "aten.addcmul.default": lambda x, a, b, value=None: _add(x, a * b, value),
+    "aten.addcdiv.default": lambda x, a, b, value=None: _add(x, a / b, value),
+    "aten.floor.default": jnp.floor,
+    "aten.ceil.default": jnp.ceil,
+    "aten.trunc.default": jnp.trunc,
+    "aten.bitwise_and.Tensor": lambda x, y: x & y,
+    "aten.bitwise_or.Tensor": lambda x, y: x | y,
+    "aten.bitwise_xor.Tensor": lambda x, y: x ^ y,
+    "aten.bitwise_not.default": lambda x: ~x,
 }
 
 # activation on ScalarE
@@ -233,6 +259,8 @@ _ACTIVATIONS: Mapping[str, Callable[..., Array]] = {
     "aten.sqrt.default": jnp.sqrt,
     "aten.rsqrt.default": lambda x: 1 / jnp.sqrt(x),
     "aten.reciprocal.default": lambda x: 1 / x,
+    "aten.expm1.default": jnp.expm1,
+    "aten.log1p.default": jnp.log1p,
     "aten.tanh.default": jnp.tanh,
     "aten.erf.default": lax.erf,
     "aten.sin.default": jnp.sin,
@@ -260,6 +288,7 @@ _COMPARISONS: Mapping[str, Callable[..., Array]] = {
 _LOGIC: Mapping[str, Callable[..., Array]] = {
     "aten.logical_and.default": lambda x, y: _is_true(x) & _is_true(y),
     "aten.logical_or.default": lambda x, y: _is_true(x) | _is_true(y),
+    "aten.logical_xor.default": lambda x, y: _is_true(x) ^ _is_true(y),
     "aten.logical_not.default": lambda x: x == 0,
 }
 
@@ -268,7 +297,8 @@ ENGINES: Mapping[str, Engine] = {
     **{kind: Engine(function, compares=True) for kind, function in {**_COMPARISONS, **_LOGIC}.items()},
     "aten.pow.Tensor_Scalar": Engine(_power, immediate=True),
     **dict.fromkeys(
-        ("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf"), Engine(jnp.where, selector=0)
+        ("aten.where.self", "aten.where.ScalarOther", "aten.where.ScalarSelf", "aten.where.Scalar"),
+        Engine(jnp.where, selector=0),
     ),
     "aten.masked_fill.Scalar": Engine(lambda x, mask, y: jnp.where(mask, y, x), selector=1),
     "aten.masked_fill.Tensor": Engine(lambda x, mask, y: jnp.where(mask, y, x), selector=1),

@@ -115,8 +115,11 @@ VIEWS: Mapping[str, Callable[[Op, Any], Any]] = {
 
 
 def _full(op: Op) -> Array:
+    return _filled(op, op.operand(1))
+
+
+def _filled(op: Op, value: Operand) -> Array:
     result = result_of(op)
-    value = op.operand(1)
     if not isinstance(value, bool | int | float):
         raise TypeError(f"{op.kind} fills with {value!r}")
     return jnp.broadcast_to(cast(jnp.asarray(value), result.dtype), result.shape)
@@ -134,6 +137,9 @@ def _arange(op: Op) -> Array:
 
 CREATIONS: Mapping[str, Callable[[Op], Array]] = {
     "aten.full.default": _full,
+    "aten.scalar_tensor.default": lambda op: _filled(op, op.operand(0)),
+    "aten.zeros.default": lambda op: _filled(op, 0),
+    "aten.ones.default": lambda op: _filled(op, 1),
     **dict.fromkeys(("aten.arange.default", "aten.arange.start", "aten.arange.start_step"), _arange),
 }
 """What each op without tensor operands gives."""
