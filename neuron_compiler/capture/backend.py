@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
-from neuron_compiler.capture import symbols
+from neuron_compiler.capture import origins, symbols
 from neuron_compiler.capture.build import Builder, Segment
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.compile import compile_graph
@@ -36,12 +36,19 @@ class CompiledGraph:
     """
 
     def __init__(
-        self, module: GraphModule, examples: SequenceOf[Any], name: str, options: Options, capture: Capture
+        self,
+        module: GraphModule,
+        examples: SequenceOf[Any],
+        name: str,
+        options: Options,
+        capture: Capture,
+        argument_origins: Mapping[int, str],
     ) -> None:
         self.module = module
         self.name = name
         self.options = options
         self.capture = capture
+        self.argument_origins = argument_origins
         self.sources = symbols.sources(examples)
         self._sequences: OrderedDict[tuple[int | float, ...], Sequence] = OrderedDict()
         self._lock = threading.Lock()
@@ -76,7 +83,7 @@ class CompiledGraph:
 
         # Tracing may be under way around us: what is built here is real, not traced.
         with _disable_current_modes():
-            builder = Builder(self.module, binding, name, compile_segment, self.options.strict)
+            builder = Builder(self.module, binding, name, compile_segment, self.options.strict, self.argument_origins)
             observer.placed(builder.partition.entries())
             return builder.build()
 
@@ -87,10 +94,10 @@ def _readable(module: GraphModule) -> str:
 
 
 def _compiler(
-    kind: str, label: str, options: Options, capture: Capture
+    kind: str, label: str, options: Options, capture: Capture, argument_origins: Mapping[int, str]
 ) -> Callable[[GraphModule, SequenceOf[Any]], Any]:
     def compile_fx(module: GraphModule, examples: SequenceOf[Any]) -> Any:
-        compiled = CompiledGraph(module, examples, f"{label}_{kind}", options, capture)
+        compiled = CompiledGraph(module, examples, f"{label}_{kind}", options, capture, argument_origins)
 
         # A plain function: Dynamo wraps the backward's callable, and keeps the mark only of functions.
         def run(arguments: list[Any]) -> list[Any]:
@@ -120,10 +127,11 @@ def neuron(
     chosen = options_module.from_call(mode, options)
     label = f"graph{next(_numbers)}"
     capture = Capture.now(chosen, lambda: _readable(module))
+    names = origins.of_dynamo(module)
     backend = aot_autograd(
-        fw_compiler=_compiler("forward", label, chosen, capture),
-        bw_compiler=_compiler("backward", label, chosen, capture),
-        inference_compiler=_compiler("inference", label, chosen, capture),
+        fw_compiler=_compiler("forward", label, chosen, capture, names),
+        bw_compiler=_compiler("backward", label, chosen, capture, names),
+        inference_compiler=_compiler("inference", label, chosen, capture, names),
         decompositions=decompositions.table(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from neuron_compiler.capture.convert import constant_bytes, meta_value
 from neuron_compiler.capture.location import location
+from neuron_compiler.capture.origins import origin
 from neuron_compiler.capture.partition import SHAPE_ONLY, Partition, Placement, Role, attribute
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.dtypes import TORCH
@@ -45,15 +46,23 @@ class Builder:
         name: base of the segments' graph names.
         compile_segment: makes an executable of a segment.
         strict: raise UnsupportedOp for an op that would run eagerly.
+        origins: what Dynamo calls the graph's arguments, by position.
     """
 
     def __init__(
-        self, module: GraphModule, binding: Binding, name: str, compile_segment: Compile, strict: bool
+        self,
+        module: GraphModule,
+        binding: Binding,
+        name: str,
+        compile_segment: Compile,
+        strict: bool,
+        origins: Mapping[int, str] | None = None,
     ) -> None:
         self.module = module
         self.binding = binding
         self.name = name
         self.compile_segment = compile_segment
+        self.origins = origins or {}
         self.partition = Partition(module, binding)
         self.strict = strict
         self._by_name = {node.name: node for node in self.partition.nodes}
@@ -150,7 +159,7 @@ class Builder:
                     reads[source] = None
         graph = Graph(
             name=self.name if stage == 0 else f"{self.name}_{stage}",
-            inputs=tuple(Input(n.name, self._tensor_type(n), _origin(n)) for n in reads),
+            inputs=tuple(Input(n.name, self._tensor_type(n), origin(n, self.origins)) for n in reads),
             ops=tuple(op for n in nodes if (op := self.partition.placements[n].op) is not None),
             outputs=tuple(n.name for n in outside),
             constants=tuple(constants.values()),
@@ -273,10 +282,3 @@ class Builder:
                     when="capture",
                     hint="run it eagerly with options={'strict': False}, or add a rule: docs/add_an_op.md",
                 )
-
-
-def _origin(node: Node) -> str:
-    """What an argument is for the user, as AOTAutograd describes it."""
-    description = node.meta.get("desc")
-    expression = getattr(description, "expr", None)
-    return str(expression()) if callable(expression) else ""

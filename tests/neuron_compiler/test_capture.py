@@ -109,6 +109,17 @@ def test_int64_and_float64_are_computed_as_such():
     check(lambda x: x * 1.0000000001, torch.tensor([1.0], dtype=torch.float64))
 
 
+def test_arguments_are_named_as_the_user_knows_them():
+    from neuron_compiler.compile import recording
+
+    layer = torch.nn.Sequential(torch.nn.Linear(3, 2))
+    with recording() as found, torch.no_grad():
+        compiled(layer)(torch.ones(1, 3))
+    names = [value.origin for value in found[0].captured.graph.inputs]
+    assert [name.split(".", 1)[1] for name in names[:2]] == ["0.weight", "0.bias"]
+    assert names[2] == "args[0]"
+
+
 # --- mutation -----------------------------------------------------------------------------------------------------
 
 
