@@ -17,8 +17,8 @@ ALIAS = "neuron"
 ARTIFACTS: Mapping[str, str] = {
     "neuron_graph": "Prints the captured graph and the program after the last pass as IR text.",
     "neuron_groups": "Prints the fused groups of each graph with their ops, tiles and order.",
-    "neuron_hlo": "Prints the StableHLO of each graph as it is handed to XLA.",
-    "neuron_fallbacks": "Prints each op that runs eagerly, why, and the user's file and line.",
+    "neuron_hlo": "Prints the StableHLO of each graph and what XLA makes of it.",
+    "neuron_fallbacks": "Prints each op that runs eagerly and each random draw, why, and the user's line.",
 }
 """Artifact name to the sentence that ``TORCH_LOGS=help`` shows beside it."""
 
