@@ -51,7 +51,7 @@ def observers_for(options: Options, name: str, capture: Capture | None = None) -
         name: the captured graph's.
         capture: what Dynamo knew of it; None outside of PyTorch's compile.
     """
-    dumps = [Dump(root, name, options) for root in roots(options)]
+    dumps: list[Observer] = [Dump(root, name, options) for root in roots(options)]
     chosen: list[Observer] = [Trace(name, capture.compile_id if capture is not None else None)]
     if enabled := enabled_loggers():
         chosen.append(Logs(name, enabled))
