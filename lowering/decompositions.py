@@ -18,6 +18,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 import neuron_compiler.lowering.ops  # noqa: F401  (fills the registry)
+from neuron_compiler.lowering import linalg_decompositions
 from neuron_compiler.opdef import REGISTRY
 
 aten = torch.ops.aten
@@ -38,7 +39,10 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
     return x * mask * scale, mask
 
 
-OWN: dict[Any, Callable[..., Any]] = {aten.native_dropout.default: native_dropout}
+OWN: dict[Any, Callable[..., Any]] = {
+    aten.native_dropout.default: native_dropout,
+    **linalg_decompositions.DECOMPOSITIONS,
+}
 
 
 def _draws(overload: Any) -> bool:

@@ -97,6 +97,17 @@ def lu_solve(packed: Array, pivots: Array, b: Array, *, left: bool = True, adjoi
     return conjugate_transpose(_solve_factored(packed, pivots, conjugate_transpose(b), not adjoint))
 
 
+@op(aten._linalg_solve_ex.default, kind=Kind.OTHER, work=cubic(2 / 3))
+def solve_ex(a: Array, b: Array, *, left: bool = True, check_errors: bool = False) -> tuple[Array, Array, Array, Array]:
+    """X with A·X = B (X·A = B unless ``left``), and A's factorisation; B may be one vector for each matrix."""
+    packed, pivots, info = lu_factor(a)
+    if check_errors:
+        check_info(info, "torch.linalg.solve_ex")
+    vector = b.ndim == 1 or (b.ndim == a.ndim - 1 and b.shape == a.shape[:-1])
+    solution = lu_solve(packed, pivots, b[..., None] if vector else b, left=left)
+    return solution[..., 0] if vector else solution, packed, pivots, info
+
+
 @op(aten.linalg_inv_ex.default, kind=Kind.OTHER, work=cubic(2))
 def inv_ex(x: Array, *, check_errors: bool = False) -> tuple[Array, Array]:
     packed, pivots, info = lu_factor(x)
