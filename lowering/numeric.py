@@ -64,6 +64,12 @@ def sealed(x: Array) -> Array:
     return x * constant(1.0, dtype_of(x))
 
 
+def quotient(a: Array, b: Array) -> Array:
+    """``a / b``, rounded once. XLA divides by a broadcast scalar by multiplying with its rounded inverse."""
+    shape = jnp.broadcast_shapes(a.shape, b.shape)
+    return sealed(a / lax.optimization_barrier(jnp.broadcast_to(b, shape)))
+
+
 def cast(x: Any, dtype: DType) -> Array:
     """The array or Python scalar in another element type, with PyTorch's meaning of the conversion.
 

@@ -14,21 +14,17 @@ from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType
 from neuron_compiler.lowering import checks
-from neuron_compiler.lowering.numeric import Array, constant, dtype_of, is_float, narrow, sealed, working
+from neuron_compiler.lowering.numeric import Array, constant, dtype_of, is_float, narrow, quotient, sealed, working
 from neuron_compiler.lowering.ops.unary import truncated
 from neuron_compiler.opdef import Kind, op, per_element
 
 aten = torch.ops.aten
 
 
-def _quotient(a: Array, b: Array) -> Array:
-    return sealed(a / b)
-
-
 @op(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, kind=Kind.ELEMENTWISE)
 def div(x: Any, y: Any, *, out: TensorType) -> Array:
     a, b = working(out, x, y)
-    return narrow(_quotient(a, b), out)
+    return narrow(quotient(a, b), out)
 
 
 @op(aten.div.Tensor_mode, aten.div.Scalar_mode, kind=Kind.ELEMENTWISE, work=per_element(flops=2))
@@ -40,7 +36,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None, out: TensorTyp
     a, b = working(out, x, y)
     if not is_float(a):
         return _integer_division(a, b)
-    return narrow(truncated(_quotient(a, b)), out)
+    return narrow(truncated(quotient(a, b)), out)
 
 
 @op(aten.floor_divide.default, aten.floor_divide.Scalar, kind=Kind.ELEMENTWISE, work=per_element(flops=4))
@@ -56,12 +52,12 @@ def floor_divide(x: Any, y: Any, *, out: TensorType) -> Array:
 def _floored(a: Array, b: Array) -> Array:
     """The floor of the exact quotient, as Python has it: the rounded quotient's floor may be one too high."""
     rest = lax.rem(*jnp.broadcast_arrays(a, b))
-    exact = _quotient(a - rest, b)
+    exact = quotient(a - rest, b)
     exact = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), exact - 1, exact)
     whole = lax.floor(exact)
     whole = jnp.where(exact - whole > 0.5, whole + 1, whole)
-    signed_zero = jnp.copysign(jnp.zeros_like(whole), _quotient(a, b))
-    return jnp.where(b == 0, _quotient(a, b), jnp.where(exact == 0, signed_zero, whole))
+    signed_zero = jnp.copysign(jnp.zeros_like(whole), quotient(a, b))
+    return jnp.where(b == 0, quotient(a, b), jnp.where(exact == 0, signed_zero, whole))
 
 
 def _nonzero(b: Array) -> Array:

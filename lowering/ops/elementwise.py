@@ -12,7 +12,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType
-from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, sealed, working
+from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, quotient, sealed, working
 from neuron_compiler.opdef import Kind, op, per_element
 
 aten = torch.ops.aten
@@ -50,7 +50,7 @@ def addcmul(x: Array, y: Array, z: Array, *, value: Any = 1, out: TensorType) ->
 @op(aten.addcdiv.default, kind=Kind.ELEMENTWISE, work=per_element(flops=3))
 def addcdiv(x: Array, y: Array, z: Array, *, value: Any = 1, out: TensorType) -> Array:
     a, b, c = working(out, x, y, z)
-    return narrow(a + sealed(constant(value, dtype_of(a)) * b / c), out)
+    return narrow(a + quotient(constant(value, dtype_of(a)) * b, c), out)
 
 
 @op(aten.lerp.Scalar, aten.lerp.Tensor, kind=Kind.ELEMENTWISE, work=per_element(flops=3))
