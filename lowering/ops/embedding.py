@@ -161,7 +161,13 @@ def embedding_bag(
     )
 
 
-@op(aten._embedding_bag_dense_backward.default, kind=Kind.INDEXING, work=per_input_element())
+def _unscaled(call: Call) -> str | None:
+    """ATen's CPU kernel divides by the frequency of another index than the row's: not to be imitated."""
+    by_frequency = call.op.operand(7 if "dense" not in call.op.kind else 6)
+    return "scale_grad_by_freq of bags" if by_frequency else None
+
+
+@op(aten._embedding_bag_dense_backward.default, kind=Kind.INDEXING, work=per_input_element(), when=_unscaled)
 def embedding_bag_dense_backward(
     grad: Array,
     indices: Array,
@@ -191,7 +197,7 @@ def embedding_bag_dense_backward(
 
 
 def _dense(call: Call) -> str | None:
-    return "a sparse gradient" if call.op.operand(9) else None
+    return "a sparse gradient" if call.op.operand(9) else _unscaled(call)
 
 
 @op(aten._embedding_bag_backward.default, kind=Kind.INDEXING, work=per_input_element(), when=_dense)

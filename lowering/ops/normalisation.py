@@ -1,4 +1,4 @@
-"""Layer norm, group norm, RMS norm, and their gradients.
+"""Layer norm, group norm, and their gradients. RMS norm reaches the graph in parts already.
 
 Half precisions are computed in float32 and rounded once; saved statistics have the recorded types. The variance is
 taken in two passes, so it holds for means far from zero.
@@ -7,14 +7,12 @@ taken in two passes, so it holds for means far from zero.
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import lax
 
-from neuron_compiler.ir.graph import DType, TensorType, TupleType
+from neuron_compiler.ir.graph import TensorType, TupleType
 from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, dtypes, narrow, widen
 from neuron_compiler.lowering.ops.reduction import moments
 from neuron_compiler.opdef import Kind, op, per_input_element
@@ -167,46 +165,3 @@ def group_norm_backward(
     if output_mask[2]:
         of_bias = narrow(jnp.sum(g, axis=(0, 3)), out.elements[2]).reshape(channels)
     return of_x, of_weight, of_bias
-
-
-@op(aten._fused_rms_norm.default, kind=Kind.NORMALISATION, work=per_input_element(flops=5))
-def rms_norm(
-    x: Array, normalized_shape: tuple[int, ...], weight: Array | None, eps: Any, *, out: TupleType
-) -> tuple[Array, ...]:
-    wide = widen(x)
-    axes = tuple(range(x.ndim - len(normalized_shape), x.ndim))
-    if eps is None:
-        single = dtype_of(wide) in (DType.F32, DType.C64)
-        eps = float(np.finfo(np.float32 if single else np.float64).eps)
-    rstd = reciprocal_deviation(mean_over(wide * wide, axes), eps)
-    result = wide * rstd
-    if weight is not None:
-        result = result * cast(weight, dtype_of(wide))
-    return narrow(result, out.elements[0]), narrow(rstd, out.elements[1])
-
-
-@op(aten._fused_rms_norm_backward.default, kind=Kind.NORMALISATION, work=per_input_element(flops=9))
-def rms_norm_backward(
-    grad: Array,
-    x: Array,
-    normalized_shape: tuple[int, ...],
-    rstd: Array,
-    weight: Array | None,
-    output_mask: OutputMask,
-    *,
-    out: TupleType,
-) -> Gradients:
-    outer = x.ndim - len(normalized_shape)
-    if x.size == 0:
-        return tuple(None if element is None else zero(element) for element in out.elements)
-    wide, g = widen(x), widen(grad)
-    deviation = cast(rstd, dtype_of(wide)).reshape(x.shape[:outer] + (1,) * len(normalized_shape))
-    unit = wide * deviation
-    of_x = of_weight = None
-    if output_mask[0]:
-        weighted = g if weight is None else g * cast(weight, dtype_of(g))
-        gradient = deviation * (weighted - unit * mean_over(weighted * unit, tuple(range(outer, x.ndim))))
-        of_x = narrow(gradient, out.elements[0])
-    if output_mask[1] and weight is not None:
-        of_weight = narrow(jnp.sum(g * unit, axis=tuple(range(outer))), out.elements[1])
-    return of_x, of_weight

@@ -78,9 +78,7 @@ def all_(x: Array, dim: Any = None, keepdim: bool = False, *, out: TensorType) -
     return finish(jnp.all(cast(x, DType.BOOL), axis=dims_of(dim, x.ndim)), out)
 
 
-def moments(
-    x: Array, axes: tuple[int, ...], correction: float = 0.0, compensated: bool = True
-) -> tuple[Array, Array]:
+def moments(x: Array, axes: tuple[int, ...], correction: float = 0.0, compensated: bool = True) -> tuple[Array, Array]:
     """Variance and mean over the axes, dimensions kept, in ``x``'s own type (float32 or wider).
 
     Two passes. Compensated, what the rounded mean leaves over is taken off: as accurate as the double-precision

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import hand_calls_reductions
 import torch
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
@@ -19,4 +20,4 @@ def _x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (torch.arange(count).reshape(shape) % 7 - 3).to(dtype)
 
 
-CALLS: dict[str, tuple[Call, ...]] = {}
+CALLS: dict[str, tuple[Call, ...]] = {**hand_calls_reductions.CALLS}
