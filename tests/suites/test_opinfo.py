@@ -1,0 +1,68 @@
+"""PyTorch's op database through ``torch.compile(backend="neuron")``, against eager.
+
+Values within the op's own tolerance, dtypes, shapes, strides, shared memory, arguments changed in place, gradients;
+random results to the bit, from the same seed. A fallback is right, too, and is counted: the summary at the end of the
+run has the shares. float64 and complex64 run where time is not limited.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import observed
+import op_cases
+import pytest
+import torch
+from op_cases import Case
+from torch._dynamo.utils import counters
+
+from neuron_compiler.ledger import LEDGER
+
+CASES = [
+    *(pytest.param(case, id=str(case)) for case in op_cases.cases(op_cases.SAMPLED)),
+    *(pytest.param(case, id=str(case), marks=pytest.mark.full) for case in op_cases.cases(op_cases.FURTHER)),
+]
+
+FLOOR = 0.0
+"""Least share of all cases that have to be compiled without a fallback, of those of which PyTorch captures anything."""
+
+tally: Counter[str] = Counter()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_op(case: Case) -> None:
+    tally["tried"] += 1
+    samples = case.samples()
+    if not samples:
+        pytest.skip("the database has no sample of this dtype that eager accepts")
+    program = case.program()
+    want = case.observe(program, samples)
+    again = case.observe(program, samples, seed=2)
+    random = not _equal(want, again)
+    compiled = torch.compile(program, backend="neuron")
+    got = case.observe(compiled, samples)
+    tally["captured"] += counters["stats"]["calls_captured"] > 0
+    tally["whole"] += counters["stats"]["calls_captured"] > 0 and not LEDGER.counts("fallback")
+    wrong = observed.faults(got, want, case.near(random))
+    assert not wrong, "\n".join([*wrong[:6], *(f"sample: {sample}" for sample in samples)])
+
+
+def _equal(a: observed.Observed, b: observed.Observed) -> bool:
+    return not observed.faults(a, b, lambda name, x, y: "" if _same_bits(x, y) else "differs")
+
+
+def _same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
+    if x.layout is not torch.strided:
+        x, y = x.to_dense(), y.to_dense()
+    return x.shape == y.shape and bool(((x == y) | (x.isnan() & y.isnan())).all())
+
+
+def test_excluded_ops_are_in_the_database() -> None:
+    assert set(op_cases.EXCLUDED) <= {info.name for info in op_cases.op_db}
+
+
+def test_share_without_fallback() -> None:
+    """Of a whole run; the share that was measured may only grow."""
+    if tally["tried"] < len(CASES):
+        pytest.skip("says something only where every case has run")
+    assert tally["whole"] >= FLOOR * tally["captured"], dict(tally)
