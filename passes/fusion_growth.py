@@ -13,7 +13,7 @@ from functools import cached_property
 from neuron_compiler.ir.graph import GETITEM, Graph, Op, TensorType, Value
 from neuron_compiler.ir.space import base_name, matrix_operands, result_type
 from neuron_compiler.opdef import Kind
-from neuron_compiler.passes.fusion_rules import Facts, Fit, Place, Region, Role, fit, view_place
+from neuron_compiler.passes.fusion_rules import IN_SPACE, Facts, Fit, Place, Region, Role, fit, view_place
 from neuron_compiler.passes.regions import Regions
 
 ATTENTION_SEARCH = 48
@@ -64,8 +64,14 @@ class Growth:
             if producer.is_matrix and self._belongs_to_reduction(op, value):
                 continue
             found = fit(producer, own, op, value, known, self.graph.types)
-            if isinstance(found, Fit) and self._is_legal(producer, own):
+            if isinstance(found, Fit) and self._pays(found, op, value) and self._is_legal(producer, own):
                 self._merge(producer, own, found)
+
+    def _pays(self, found: Fit, op: Op, value: str) -> bool:
+        """Whether nothing is lost: loading in an inverse order is slow, and pays only if it saves writing the value."""
+        if found.place is not Place.PERMUTED or self.facts[op.result].role is not Role.VECTOR:
+            return True
+        return value not in self.returned and len(self.graph.users[value]) == 1
 
     def _belongs_to_reduction(self, op: Op, value: str) -> bool:
         """Whether an op is better computed with the reduction that reads it than with the product that it reads.
@@ -159,7 +165,7 @@ class Growth:
         result = self.graph.ops[index].result
         if self.facts[result].role not in (Role.VECTOR, Role.REDUCE):
             return False
-        return not region.is_matrix or region.places[result] is Place.FULL
+        return not region.is_matrix or region.places[result] in IN_SPACE
 
     def _attach_views(self) -> None:
         """Give views that several groups read to the one region that they view."""
@@ -251,6 +257,8 @@ class Growth:
                 name: how.place if moved or place is Place.FULL else Place.APART
                 for name, place in consumer.places.items()
             }
+            if how.place is Place.PERMUTED:
+                consumer.orders = dict.fromkeys(consumer.places, how.order)
         if consumer.anchor:
             producer.role, producer.anchor = consumer.role, consumer.anchor
             producer.anchor_op, producer.anchor_kind = consumer.anchor_op, consumer.anchor_kind

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from neuron_compiler.ir.graph import GETITEM, Graph
 from neuron_compiler.ir.space import base_name
 from neuron_compiler.opdef import Kind
-from neuron_compiler.passes.fusion_rules import CASTS, Place, Region
+from neuron_compiler.passes.fusion_rules import CASTS, IN_SPACE, Place, Region
 
 MAX_WORDS = 3
 
@@ -52,7 +52,7 @@ def stem(region: Region, graph: Graph) -> str:
     words = [(op.result, _word(op.kind)) for op in ops]
     if region.anchor:
         first = "attention" if region.anchor_kind is Kind.ATTENTION else _word(region.anchor_op)
-        after = [w for name, w in words if name != region.anchor and region.places[name] is Place.FULL]
+        after = [w for name, w in words if name != region.anchor and region.places[name] in IN_SPACE]
         return _joined([first, *after])
     if region.runs is not None:
         all_words = {word for _, word in words}

@@ -39,10 +39,15 @@ class Place(enum.Enum):
 
     FULL = "full"
     """One element per element of the space, in its order."""
+    PERMUTED = "permuted"
+    """One element per element of the space, its dimensions in another order."""
     ROW = "row"
     """One element per element that the region's reduction keeps."""
     APART = "apart"
-    """Anything else: permuted, sliced, folded further, a smaller operand computed on the side."""
+    """Anything else: sliced, folded further, a smaller operand computed on the side."""
+
+
+IN_SPACE = (Place.FULL, Place.PERMUTED)
 
 
 @dataclass(frozen=True)
@@ -133,6 +138,7 @@ class Region:
         numel: elements of its space; 0 while it only moves data.
         runs: how its reductions fold the space; None without one.
         places: how each of its values lies in the space.
+        orders: of values in another order, the view that put them so: values of one view lie alike.
     """
 
     ops: list[int]
@@ -146,6 +152,7 @@ class Region:
     runs: Runs | None
     movement: bool
     places: dict[str, Place] = field(default_factory=dict)
+    orders: dict[str, str] = field(default_factory=dict)
 
     @property
     def is_matrix(self) -> bool:
@@ -161,12 +168,14 @@ class Region:
 class Fit:
     """How two regions become one: the space they then have, and where in it the consumer's full values lie.
 
-    ``place`` None leaves them full. A region of views alone takes it for all its values.
+    ``place`` None leaves them full. A region of views alone takes it for all its values. ``order`` is that of permuted
+    ones.
     """
 
     numel: int
     runs: Runs | None
     place: Place | None = None
+    order: str = ""
 
 
 def place_of(numel: int, region_numel: int, of: Runs | None) -> Place:
@@ -191,10 +200,16 @@ def fit(producer: Region, consumer: Region, op: Op, value: str, facts: Facts, ty
         return reason
     place = producer.places.get(value, Place.APART)
     if facts.role is Role.VIEW and consumer.only_views:  # a view alone: it takes on the space of what it views
-        return Fit(producer.numel, producer.runs, view_place(op, place, producer, types))
+        put = view_place(op, place, producer, types)
+        return Fit(producer.numel, producer.runs, put, producer.orders.get(value, op.result))
     value_type, result = types[value], space.result_type(op)
     if not isinstance(value_type, TensorType) or result is None:
         return "a tuple is taken apart by views only"
+    permuted = f"different iteration space ({value_type} is permuted)"
+    if place is Place.PERMUTED and _may_follow_order(producer, consumer, op, value, facts):
+        return Fit(producer.numel, producer.runs, Place.PERMUTED, producer.orders[value])
+    if consumer.places.get(op.result) is Place.PERMUTED or _reads_other_places(producer, op, types):
+        return permuted
     if place is Place.FULL and producer.numel == consumer.numel:
         if producer.runs is None or consumer.runs is None or _same(producer.runs, consumer.runs):
             return Fit(consumer.numel, producer.runs if consumer.runs is None else consumer.runs)
@@ -204,9 +219,23 @@ def fit(producer: Region, consumer: Region, op: Op, value: str, facts: Facts, ty
     # What is left of a full reduction is one element: arithmetic on it ends the group.
     if value_type.numel == 1 == consumer.numel and consumer.runs is None and not producer.is_matrix:
         return Fit(producer.numel, producer.runs, Place.APART)
-    if place is Place.APART and value_type.numel == producer.numel:
-        return f"different iteration space ({value_type} is permuted)"
+    if place in (Place.APART, Place.PERMUTED) and value_type.numel == producer.numel:
+        return permuted
     return f"different iteration space ({value_type} feeds {result})"
+
+
+def _may_follow_order(producer: Region, consumer: Region, op: Op, value: str, facts: Facts) -> bool:
+    """Whether an op reads nothing of the region but values in that one order: the others are loaded in its inverse."""
+    if facts.role is not Role.VECTOR or len(consumer.ops) > 1 or facts.numel != producer.numel:
+        return False
+    order = producer.orders[value]
+    return all(producer.orders.get(use) == order for use in op.uses if use in producer.places)
+
+
+def _reads_other_places(producer: Region, op: Op, types: Mapping[str, Type]) -> bool:
+    """Whether an op also reads values of the region that do not lie in the order of its space."""
+    others = (producer.places.get(use) for use in op.uses if isinstance(t := types[use], TensorType) and t.numel > 1)
+    return any(place in (Place.PERMUTED, Place.APART) for place in others)
 
 
 def _fit_row(
@@ -238,6 +267,8 @@ def view_place(op: Op, place: Place, region: Region, types: Mapping[str, Type]) 
         return place_of(result.numel, region.numel, region.runs)
     if space.keeps_order(op, types):
         return place
+    if space.is_permutation(op):
+        return Place.PERMUTED if place is Place.FULL else Place.APART
     source = op.operand(0)
     if base_name(op.kind) == "expand" and place is Place.ROW and isinstance(source, Value):
         before, after = types[source.name], op.type
@@ -264,7 +295,7 @@ def _why_roles_differ(producer: Region, consumer: Region, op: Op) -> str | None:
     if producer.is_matrix and consumer.is_matrix:
         a, b = _MATRIX_WORDS[producer.anchor_kind], _MATRIX_WORDS[consumer.anchor_kind]
         return f"two {a}s" if a == b else f"{_with_article(a)} and {_with_article(b)}"
-    if consumer.is_matrix and (op.result == consumer.anchor or consumer.places.get(op.result) is not Place.FULL):
+    if consumer.is_matrix and (op.result == consumer.anchor or consumer.places.get(op.result) not in IN_SPACE):
         word = _MATRIX_WORDS[consumer.anchor_kind]
         return f"only casts and views are computed while {_with_article(word)} loads its operands"
     if producer.is_matrix and consumer.runs is not None:

@@ -90,6 +90,7 @@ class Regions:
         into.before = (into.before | other.before) & ~into.mask
         into.movement = into.movement and other.movement
         into.places.update(other.places)
+        into.orders.update(other.orders)
         for i in other.ops:
             self._home[i] = into
         self._tell_readers(into)

@@ -250,11 +250,16 @@ def keeps_order(op: Op, types: Types) -> bool:
         return True
     if name not in _PERMUTES:
         return False
-    moved = [axis for axis in _permutation(op, source.rank) if source.shape[axis] > 1]
+    moved = [axis for axis in permutation(op, source.rank) if source.shape[axis] > 1]
     return moved == sorted(moved)
 
 
-def _permutation(op: Op, rank: int) -> tuple[int, ...]:
+def is_permutation(op: Op) -> bool:
+    """Whether a view only changes the order of the dimensions."""
+    return base_name(op.kind) in _PERMUTES
+
+
+def permutation(op: Op, rank: int) -> tuple[int, ...]:
     """The source axis at each place of the result of ``permute``, ``transpose`` or ``t``."""
     name, order = base_name(op.kind), list(range(rank))
     first, second = op.operand(1), op.operand(2)

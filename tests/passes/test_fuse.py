@@ -54,7 +54,7 @@ def test_independent_ops_stay_apart():
     assert groups(program) == ["g0_exp elementwise a", "g1_neg elementwise b"]
 
 
-def test_a_permuted_value_is_another_space():
+def test_a_value_and_its_transpose_lie_differently():
     program = fused(
         """
         %a = aten.exp.default(%x) : f32[8,8]
@@ -63,21 +63,82 @@ def test_a_permuted_value_is_another_space():
         return %c""",
         "%x: f32[8,8]",
     )
-    # c may join by a; its other operand is then read from within, which no chain of the same order can.
-    assert [g.split()[2:] for g in groups(program)] in ([["a", "b"], ["c"]], [["a", "b", "c"]])
+    assert groups(program) == ["g0_exp elementwise a b", "g1_add elementwise c"]
+    assert barriers(program) == [
+        "g0_exp -> g1_add a: different iteration space (f32[8,8] is permuted)",
+        "g0_exp -> g1_add b: different iteration space (f32[8,8] is permuted)",
+    ]
 
 
-def test_a_permutation_between_two_ops_is_a_barrier():
+def test_two_permutations_lie_differently():
+    program = fused(
+        """
+        %a = aten.exp.default(%x) : f32[8,8,8]
+        %b = aten.permute.default(%a, [1, 0, 2]) : f32[8,8,8]
+        %c = aten.permute.default(%a, [0, 2, 1]) : f32[8,8,8]
+        %d = aten.add.Tensor(%b, %c) : f32[8,8,8]
+        return %d""",
+        "%x: f32[8,8,8]",
+    )
+    assert groups(program) == ["g0_exp elementwise a b c", "g1_add elementwise d"]
+
+
+def test_what_follows_one_permutation_joins():
+    # The residual is loaded in the inverse order, the result stored in this one.
+    program = fused(
+        """
+        %a = aten.linear.default(%x, %w) : f32[2,6,8]
+        %b = aten.permute.default(%a, [0, 2, 1]) : f32[2,8,6]
+        %c = aten.view.default(%b, [2, 2, 4, 6]) : f32[2,2,4,6]
+        %d = aten.add.Tensor(%r, %c) : f32[2,2,4,6]
+        %e = aten.relu.default(%d) : f32[2,2,4,6]
+        return %e""",
+        "%x: f32[2,6,4], %w: f32[8,4], %r: f32[2,2,4,6]",
+    )
+    assert groups(program) == ["g0_linear_add_relu matmul a b c d e"]
+
+
+def test_a_permuted_value_with_other_readers_is_written_anyway():
+    program = fused(
+        """
+        %a = aten.linear.default(%x, %w) : f32[6,8]
+        %b = aten.permute.default(%a, [1, 0]) : f32[8,6]
+        %c = aten.mul.Tensor(%b, %r) : f32[8,6]
+        %d = aten.cumsum.default(%b, 0) : f32[8,6]
+        return %c, %d""",
+        "%x: f32[6,4], %w: f32[8,4], %r: f32[8,6]",
+    )
+    assert groups(program) == ["g0_linear matmul a b", "g1_mul elementwise c", "g2_cumsum other d"]
+    assert barriers(program) == [
+        "g0_linear -> g1_mul b: value has 2 users in other groups and is materialised anyway",
+        "g0_linear -> g2_cumsum b: scan (aten.cumsum.default)",
+    ]
+
+
+def test_a_permuted_value_meets_no_other_chain():
     program = fused(
         """
         %a = aten.exp.default(%x) : f32[4,8]
         %b = aten.permute.default(%a, [1, 0]) : f32[8,4]
-        %c = aten.neg.default(%b) : f32[8,4]
+        %c = aten.neg.default(%y) : f32[8,4]
+        %d = aten.add.Tensor(%b, %c) : f32[8,4]
+        return %d""",
+        "%x: f32[4,8], %y: f32[8,4]",
+    )
+    assert groups(program) == ["g0_exp elementwise a b", "g1_neg_add elementwise c d"]
+
+
+def test_a_reduction_after_a_permutation_is_a_barrier():
+    program = fused(
+        """
+        %a = aten.exp.default(%x) : f32[4,8]
+        %b = aten.permute.default(%a, [1, 0]) : f32[8,4]
+        %c = aten.sum.dim_IntList(%b, [1], true) : f32[8,1]
         return %c""",
         "%x: f32[4,8]",
     )
-    assert groups(program) == ["g0_exp elementwise a b", "g1_neg elementwise c"]
-    assert barriers(program) == ["g0_exp -> g1_neg b: different iteration space (f32[8,4] is permuted)"]
+    assert groups(program) == ["g0_exp elementwise a b", "g1_sum reduction c"]
+    assert barriers(program) == ["g0_exp -> g1_sum b: different iteration space (f32[8,4] is permuted)"]
 
 
 def test_a_permutation_that_only_moves_ones_is_none():

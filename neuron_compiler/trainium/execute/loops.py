@@ -23,7 +23,7 @@ from neuron_compiler.ir.space import Gemm, base_name, matrix_operands
 from neuron_compiler.trainium import numerics
 from neuron_compiler.trainium.execute import engines
 from neuron_compiler.trainium.execute.engines import result_of
-from neuron_compiler.trainium.execute.schedule import Schedule, Stage
+from neuron_compiler.trainium.execute.schedule import Order, Schedule, Stage
 from neuron_compiler.trainium.execute.views import CREATIONS, VIEWS, create, view
 from neuron_compiler.trainium.target import Target
 
@@ -32,8 +32,8 @@ Array = jax.Array
 Place = tuple[Array, Array, Array]
 """Where a tile lies: batch, tile row, tile column."""
 
-Operand = tuple[str, tuple[int, ...]]
-"""A value from outside of the tiles, and the shape that the op reading it sees."""
+Operand = tuple[str, tuple[int, ...], str]
+"""A value from outside of the tiles, the shape that the op reading it sees, and a number for the order it lies in."""
 
 
 def run(planned: Schedule, given: Mapping[str, Array], target: Target) -> dict[str, Array]:
@@ -87,6 +87,19 @@ def _joined(blocks: Array, extents: tuple[int, int, int]) -> Array:
     return padded[:, : extents[1], : extents[2]]
 
 
+def _seen(whole: Array, order: Order | None) -> Array:
+    """A value of the tiles as the user sees it."""
+    return whole if order is None else whole.reshape(order.shape).transpose(order.permutation)
+
+
+def _unseen(whole: Array, order: Order | None) -> Array:
+    """The inverse of ``_seen``: a value as the tiles hold it."""
+    if order is None:
+        return whole
+    inverse = sorted(range(len(order.shape)), key=order.permutation.__getitem__)
+    return whole.reshape([order.shape[axis] for axis in order.permutation]).transpose(inverse)
+
+
 def _tiles(planned: Schedule, arrays: Mapping[str, Array]) -> dict[str, Array]:
     """Every value that a tile computes and something outside of the tiles reads."""
     tile = planned.tile
@@ -96,17 +109,17 @@ def _tiles(planned: Schedule, arrays: Mapping[str, Array]) -> dict[str, Array]:
     inside = {op.result for op in ops}
     later = {use for op in planned.at(Stage.AFTER) for use in op.uses} | set(planned.gives)
     wanted = [op for op in ops if op.result in later]
-    loads = _Loads(ops, inside, arrays, extents, sizes)
+    loads = _Loads(planned, inside, arrays, extents, sizes)
     product = None if planned.product is None else _Product(*planned.product, arrays, tile)
 
     def one(cut: tuple[Place, dict[Operand, Array]]) -> dict[str, Array]:
         place, parts = cut
         held = dict(loads.scalars)
         for op in ops:
-            held.update({name: parts[name, shape] for name, shape in loads.of(op)})
+            held.update({part[0]: parts[part] for part in loads.of(op)})
             if product is not None and op is product.op:
                 held[op.result] = product.tile(place, held)
-            elif op.kind in VIEWS:  # it keeps the order of the elements, so the tile stays as it is
+            elif op.kind in VIEWS:  # the tile stays as it is, if need be in an order that the store undoes
                 held[op.result] = held[op.uses[0]]
             else:
                 held[op.result] = engines.apply(op, planned.graph, held)
@@ -116,7 +129,9 @@ def _tiles(planned: Schedule, arrays: Mapping[str, Array]) -> dict[str, Array]:
     places = jnp.unravel_index(jnp.arange(prod(counts)), counts)
     stored = lax.map(one, (places, loads.parts))
     return {
-        op.result: _joined(stored[op.result].reshape(*counts, *sizes), extents).reshape(result_of(op).shape)
+        op.result: _seen(
+            _joined(stored[op.result].reshape(*counts, *sizes), extents), planned.orders.get(op.result)
+        ).reshape(result_of(op).shape)
         for op in wanted
     }
 
@@ -126,30 +141,39 @@ class _Loads:
 
     Attributes:
         scalars: operands of one element, by name.
-        parts: the others, [tiles, partition, free], by name and the shape that they are broadcast to.
+        parts: the others, [tiles, partition, free].
     """
 
     def __init__(
-        self, ops: tuple[Op, ...], inside: set[str], arrays: Mapping[str, Array], extents: tuple[int, int, int],
+        self,
+        planned: Schedule,
+        inside: set[str],
+        arrays: Mapping[str, Array],
+        extents: tuple[int, int, int],
         sizes: tuple[int, int],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.scalars: dict[str, Array] = {}
         self.parts: dict[Operand, Array] = {}
-        for op in ops:
-            shape = result_of(op).shape
+        self._numbers = {order: str(n) for n, order in enumerate(dict.fromkeys(planned.orders.values()))}
+        self._orders = planned.orders
+        for op in planned.at(Stage.TILE):
             for name in loaded(op):
-                if name in inside or (name, shape) in self.parts:
+                part = self._part(op, name)
+                if name in inside or part in self.parts:
                     continue
                 if arrays[name].size == 1:
                     self.scalars[name] = arrays[name].reshape(())
                 else:
-                    blocks = _blocks(jnp.broadcast_to(arrays[name], shape).reshape(extents), sizes)
-                    self.parts[name, shape] = blocks.reshape(-1, *sizes)
+                    whole = _unseen(jnp.broadcast_to(arrays[name], part[1]), self._orders.get(op.result))
+                    self.parts[part] = _blocks(whole.reshape(extents), sizes).reshape(-1, *sizes)
 
     def of(self, op: Op) -> list[Operand]:
         """The parts that an op reads."""
-        shape = result_of(op).shape
-        return [(name, shape) for name in loaded(op) if (name, shape) in self.parts]
+        return [part for name in loaded(op) if (part := self._part(op, name)) in self.parts]
+
+    def _part(self, op: Op, name: str) -> Operand:
+        order = self._orders.get(op.result)
+        return name, result_of(op).shape, "" if order is None else self._numbers[order]
 
 
 def loaded(op: Op) -> tuple[str, ...]:

@@ -1,18 +1,28 @@
 """Which op of a group runs where: on whole arrays before the tiles, inside each tile, or on whole arrays after.
 
 Before: views and casts of operands (the access patterns and conversions of DMA), creations, and small operands. In the
-tile: the product, if any, and every op with one element per element of the space. After: views of results that do not
-keep their order (the access patterns of the stores).
+tile: the product, if any, and every op with one element per element of the space, a permutation among them: the tile
+stays as it is, and what else is read with it is loaded in the inverse order. After: other views of results (the access
+patterns of the stores).
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neuron_compiler.ir.graph import Graph, Op, TensorType, TupleType
 from neuron_compiler.ir.plan import Group, GroupKind, Tile
-from neuron_compiler.ir.space import Gemm, gemm_of, keeps_order, matrix_operands, result_type
+from neuron_compiler.ir.space import (
+    Gemm,
+    gemm_of,
+    is_permutation,
+    keeps_order,
+    matrix_operands,
+    permutation,
+    result_type,
+)
 from neuron_compiler.trainium.execute.engines import ENGINES
 from neuron_compiler.trainium.execute.views import CREATIONS, VIEWS
 
@@ -26,6 +36,14 @@ class Stage(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Order:
+    """How a value in the tiles lies: as ``shape``, whose dimensions the user sees in the order ``permutation``."""
+
+    shape: tuple[int, ...]
+    permutation: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Schedule:
     """A group that can run tile by tile.
 
@@ -34,6 +52,7 @@ class Schedule:
         tile: how its space is cut.
         product: the matrix product and its extents; None for an elementwise group.
         stages: when each op runs, in program order.
+        orders: of the values in the tiles that the user sees permuted.
         gives: values read outside the group.
     """
 
@@ -41,6 +60,7 @@ class Schedule:
     tile: Tile
     product: tuple[Op, Gemm] | None
     stages: tuple[tuple[Op, Stage], ...]
+    orders: Mapping[str, Order]
     gives: tuple[str, ...]
 
     def at(self, stage: Stage) -> tuple[Op, ...]:
@@ -70,10 +90,11 @@ def schedule(graph: Graph, group: Group, tile: Tile | None) -> Schedule | str:
         if (reason := _why_not(graph, op, product)) is not None:
             return reason
     elements = tile.space[0] * tile.space[1] * tile.batch
-    stages = _stages(graph, ops, product, elements)
+    orders: dict[str, Order] = {}
+    stages = _stages(graph, ops, product, elements, orders)
     if isinstance(stages, str):
         return stages
-    return Schedule(graph, tile, product, stages, _gives(graph, group))
+    return Schedule(graph, tile, product, stages, orders, _gives(graph, group))
 
 
 def _product(graph: Graph, ops: list[Op]) -> tuple[Op, Gemm] | None:
@@ -98,8 +119,9 @@ def _why_not(graph: Graph, op: Op, product: tuple[Op, Gemm] | None) -> str | Non
 
 
 def _stages(
-    graph: Graph, ops: list[Op], product: tuple[Op, Gemm] | None, elements: int
+    graph: Graph, ops: list[Op], product: tuple[Op, Gemm] | None, elements: int, orders: dict[str, Order]
 ) -> tuple[tuple[Op, Stage], ...] | str:
+    """The stage of each op, with the orders of permuted values filled in; or why there is none."""
     feeds_product = _ancestors(graph, ops, product[0]) if product is not None else frozenset()
     stage: dict[str, Stage] = {}
     for op in ops:
@@ -109,8 +131,8 @@ def _stages(
         elif op.kind in CREATIONS or op.result in feeds_product:
             stage[op.result] = Stage.BEFORE
         elif op.kind in VIEWS:
-            stage[op.result] = _stage_of_view(graph, op, read)
-        elif Stage.AFTER in read:
+            stage[op.result] = _stage_of_view(graph, op, read, orders)
+        elif Stage.AFTER in read or not _lie_alike(op, stage, orders):
             return f"{op.kind} reads elements in another order than the tiles hold them"
         elif (result := result_type(op)) is not None and result.numel == elements:
             stage[op.result] = Stage.TILE
@@ -121,12 +143,30 @@ def _stages(
     return tuple((op, stage[op.result]) for op in ops)
 
 
-def _stage_of_view(graph: Graph, op: Op, read: set[Stage]) -> Stage:
+def _stage_of_view(graph: Graph, op: Op, read: set[Stage], orders: dict[str, Order]) -> Stage:
     if Stage.AFTER in read:
         return Stage.AFTER
     if Stage.TILE not in read:
         return Stage.BEFORE
-    return Stage.TILE if keeps_order(op, graph.types) else Stage.AFTER
+    source = op.uses[0]
+    if keeps_order(op, graph.types):
+        if source in orders:
+            orders[op.result] = orders[source]
+        return Stage.TILE
+    if is_permutation(op) and source not in orders:
+        shape = graph.tensor_type(source).shape
+        orders[op.result] = Order(shape, permutation(op, len(shape)))
+        return Stage.TILE
+    return Stage.AFTER
+
+
+def _lie_alike(op: Op, stage: Mapping[str, Stage], orders: dict[str, Order]) -> bool:
+    """Whether all values in the tiles that an op reads lie in one order, which then is that of its result."""
+    found = {orders.get(use) for use in op.uses if stage.get(use) is Stage.TILE}
+    if len(found) == 1 and (order := found.pop()) is not None:
+        orders[op.result] = order
+        return True
+    return len(found) <= 1
 
 
 def _ancestors(graph: Graph, ops: list[Op], of: Op) -> frozenset[str]:
