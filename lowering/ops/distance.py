@@ -1,103 +1,117 @@
-"""Distances between rows of two arrays, and between the rows of one."""
+"""Distances between rows, by any norm, and their gradients."""
 
 from __future__ import annotations
 
 from math import inf
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import lax
 
 from neuron_compiler.ir.graph import TensorType
-from neuron_compiler.lowering.numeric import Array, constant, dtype_of, narrow, widen
-from neuron_compiler.lowering.ops.reduction import norm_of
-from neuron_compiler.lowering.order import maximum
+from neuron_compiler.lowering.numeric import Array, narrow, scalar
+from neuron_compiler.lowering.ops.contraction import contract
 from neuron_compiler.opdef import Call, Kind, Work, op
 
 aten = torch.ops.aten
 
-FEW_ROWS = 25  # up to this many, ATen measures Euclidean distances pair by pair unless told otherwise
+ROWS_FOR_PRODUCT = 25
+"""Rows above which ATen takes Euclidean distances from a matrix product, with its larger rounding errors."""
+BY_PRODUCT, NEVER_BY_PRODUCT = 1, 2
 
 
-def _pairs(call: Call) -> Work:
-    return Work(flops=3 * call.result_types[0].numel * call.type(0).shape[-1])
-
-
-def _by_product(x: Array, y: Array) -> Array:
-    """Euclidean distances from |x|² + |y|² - 2xy, as ATen computes those of many rows."""
-    batch = tuple(range(x.ndim - 2))
-    products = lax.dot_general(x, y, (((x.ndim - 1,), (y.ndim - 1,)), (batch, batch)), precision=lax.Precision.HIGHEST)
-    squares = jnp.sum(x * x, axis=-1)[..., :, None] + jnp.sum(y * y, axis=-1)[..., None, :] - 2 * products
-    return jnp.sqrt(maximum(squares, jnp.zeros_like(squares)))
-
-
-@op(aten._cdist_forward.default, kind=Kind.REDUCTION, work=_pairs)
-def cdist_forward(x: Array, y: Array, p: float, compute_mode: int | None = None, *, out: TensorType) -> Array:
-    a, b = widen(x), widen(y)
-    if x.shape[-1] == 0 or out.numel == 0:
-        return jnp.zeros(out.shape, x.dtype)
-    batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-    a, b = jnp.broadcast_to(a, (*batch, *a.shape[-2:])), jnp.broadcast_to(b, (*batch, *b.shape[-2:]))
-    many = max(x.shape[-2], y.shape[-2]) > FEW_ROWS
-    if p == 2 and (compute_mode == 1 or (not compute_mode and many)):
-        return narrow(_by_product(a, b), out)
-    apart = a[..., :, None, :] - b[..., None, :, :]
-    return narrow(norm_of(apart, float(p), (apart.ndim - 1,)), out)
-
-
-def _slope(apart: Array, distance: Array, p: float) -> Array:
-    """Derivative of the p-norm with respect to each component of the difference; zero at distance zero."""
+def _norm(difference: Array, p: float) -> Array:
+    """Norm over the last axis."""
+    size = jnp.abs(difference)
     if p == 0:
-        return jnp.zeros_like(apart)
-    sign = jnp.sign(apart)
+        return jnp.sum((size != 0).astype(size.dtype), axis=-1)
     if p == 1:
-        return sign
-    if p == inf:
-        return jnp.where(abs(apart) == distance, sign, 0)
+        return jnp.sum(size, axis=-1)
     if p == 2:
-        return jnp.where(distance == 0, 0, apart / distance)
-    power = constant(p - 1, dtype_of(apart))
-    steep = sign * jnp.power(abs(apart), power) / jnp.power(distance, power)
-    return jnp.where((distance == 0) | (apart == 0), 0, steep)
+        return jnp.sqrt(jnp.sum(size * size, axis=-1))
+    if p == inf:
+        return jnp.max(size, axis=-1, initial=0)
+    return jnp.sum(size ** scalar(p, size), axis=-1) ** scalar(1 / p, size)
 
 
-@op(aten._cdist_backward.default, kind=Kind.REDUCTION, work=_pairs)
-def cdist_backward(grad: Array, x: Array, y: Array, p: float, cdist: Array, *, out: TensorType) -> Array:
-    if out.numel == 0 or y.size == 0:
+def _share(difference: Array, grad: Array, distance: Array, p: float) -> Array:
+    """Gradient of one distance by each coordinate of its first row; a distance of 0 has none."""
+    if p == 0:
+        return jnp.zeros_like(difference)
+    size, sign = jnp.abs(difference), jnp.sign(difference)
+    grad, distance = grad[..., None], distance[..., None]
+    if p == 1:
+        return grad * sign
+    if p == inf:
+        return grad * sign * (size == distance)
+    safe = jnp.where(distance == 0, 1, distance)
+    if p == 2:
+        part = grad * difference / safe
+    else:
+        power = jnp.where(size == 0, 0, jnp.where(size == 0, 1, size) ** scalar(p - 1, size))
+        part = sign * power * grad / safe ** scalar(p - 1, size)
+    return jnp.where(distance == 0, 0, part)
+
+
+def _euclidean_by_product(a: Array, b: Array) -> Array:
+    """Root of |a|² - 2·a·b + |b|², summed by one product as ATen does."""
+    one_a, one_b = (jnp.ones((*x.shape[:-1], 1), x.dtype) for x in (a, b))
+    of_a, of_b = (jnp.sum(x * x, axis=-1, keepdims=True) for x in (a, b))
+    left = jnp.concatenate([-2 * a, of_a, one_a], axis=-1)
+    right = jnp.concatenate([b, one_b, of_b], axis=-1)
+    axes = tuple(range(a.ndim - 2))
+    squares = contract(left, right, ((a.ndim - 1,), (a.ndim - 1,)), (axes, axes))
+    return jnp.sqrt(jnp.where(squares < 0, 0, squares))
+
+
+def _pairs_work(call: Call) -> Work:
+    """Three flops for each coordinate of each pair."""
+    return Work(3 * call.result_types[0].numel * call.type(0).shape[-1])
+
+
+def _backward_work(call: Call) -> Work:
+    return Work(4 * call.type(0).numel * call.type(1).shape[-1])
+
+
+@op(aten._cdist_forward.default, kind=Kind.OTHER, work=_pairs_work)
+def cdist(a: Array, b: Array, p: float, compute_mode: int | None, *, out: TensorType) -> Array:
+    """``a`` [..., P, M], ``b`` [..., R, M] to [..., P, R]."""
+    batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
+    if out.numel == 0 or a.shape[-1] == 0:
+        return narrow(jnp.zeros(out.shape), out)
+    many = max(a.shape[-2], b.shape[-2]) > ROWS_FOR_PRODUCT
+    if p == 2 and (compute_mode == BY_PRODUCT or (compute_mode != NEVER_BY_PRODUCT and many)):
+        return _euclidean_by_product(a, b)
+    return _norm(a[..., :, None, :] - b[..., None, :, :], p)
+
+
+@op(aten._cdist_backward.default, kind=Kind.OTHER, work=_backward_work)
+def cdist_backward(grad: Array, a: Array, b: Array, p: float, distance: Array, *, out: TensorType) -> Array:
+    """Gradient by ``a``."""
+    if out.numel == 0 or b.size == 0:
+        return jnp.zeros(out.shape, a.dtype)
+    share = _share(a[..., :, None, :] - b[..., None, :, :], grad, distance, p)
+    return jnp.broadcast_to(jnp.sum(share, axis=-2), out.shape)
+
+
+def _pairs(rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Every pair of rows once, in the order of their distances."""
+    return np.triu_indices(rows, 1)
+
+
+@op(aten._pdist_forward.default, kind=Kind.OTHER, work=_pairs_work)
+def pdist(x: Array, p: float = 2.0, *, out: TensorType) -> Array:
+    if out.numel == 0 or x.shape[1] == 0:
         return jnp.zeros(out.shape, x.dtype)
-    apart = widen(x)[..., :, None, :] - widen(y)[..., None, :, :]
-    slope = _slope(apart, widen(cdist)[..., None], float(p))
-    return narrow(jnp.sum(widen(grad)[..., None] * slope, axis=-2), out).reshape(out.shape)
+    first, second = _pairs(x.shape[0])
+    return _norm(x[jnp.asarray(first)] - x[jnp.asarray(second)], p)
 
 
-def _upper(n: int) -> tuple[Any, Any]:
-    """Row and column of each pair i < j, in ATen's order."""
-    return np.triu_indices(n, 1)
-
-
-@op(aten._pdist_forward.default, kind=Kind.REDUCTION, work=_pairs)
-def pdist_forward(x: Array, p: float = 2.0, *, out: TensorType) -> Array:
-    if out.numel == 0 or x.shape[-1] == 0:
+@op(aten._pdist_backward.default, kind=Kind.OTHER, work=_backward_work)
+def pdist_backward(grad: Array, x: Array, p: float, distance: Array, *, out: TensorType) -> Array:
+    if grad.size == 0 or x.size == 0:
         return jnp.zeros(out.shape, x.dtype)
-    wide = widen(x)
-    first, second = _upper(x.shape[0])
-    return narrow(norm_of(wide[first] - wide[second], float(p), (1,)), out)
-
-
-@op(aten._pdist_backward.default, kind=Kind.REDUCTION, work=_pairs)
-def pdist_backward(grad: Array, x: Array, p: float, pdist: Array, *, out: TensorType) -> Array:
-    if grad.size == 0 or out.numel == 0:
-        return jnp.zeros(out.shape, x.dtype)
-    n = x.shape[0]
-    wide = widen(x)
-    pairs = _upper(n)
-
-    def square(v: Array) -> Array:
-        upper = jnp.zeros((n, n), v.dtype).at[pairs].set(v)
-        return upper + upper.T
-
-    apart = wide[:, None, :] - wide[None, :, :]
-    slope = _slope(apart, square(widen(pdist))[..., None], float(p))
-    return narrow(jnp.sum(square(widen(grad))[..., None] * slope, axis=1), out)
+    first, second = map(jnp.asarray, _pairs(x.shape[0]))
+    share = _share(x[first] - x[second], grad, distance, p)
+    return jnp.zeros_like(x).at[first].add(share).at[second].add(-share)
