@@ -79,7 +79,7 @@ def test_without_budget_everything_runs_in_order(tree: Path) -> None:
 
 
 def test_with_budget_a_fair_sample_runs(tree: Path) -> None:
-    ran, output = run(tree, "suites=0.3,end_to_end=60")
+    ran, output = run(tree, "suites=0.3,end_to_end/test_end_to_end.py=60")
     suites = [n for folder, n in ran if folder == "suites"]
     whole = [n for folder, n in ran if folder == "end_to_end"]
     assert 1 <= len(suites) < 20
@@ -91,4 +91,4 @@ def test_with_budget_a_fair_sample_runs(tree: Path) -> None:
         (f, n) for f in ("root", "passes") for n in range(20)
     ]
     assert re.search(rf"SKIPPED \[{20 - len(suites)}\] .*over the budget of 0.3 s for tests/suites", output)
-    assert "budget: tests/suites 0.3 s, tests/end_to_end 60 s; sampled by seed 7" in output
+    assert "budget: tests/suites 0.3 s, tests/end_to_end/test_end_to_end.py 60 s; sampled by seed 7" in output
