@@ -100,7 +100,11 @@ def plain(program: Program, name: str) -> Program:
 @pytest.mark.parametrize("name", CASES)
 def test_golden(name: str, capture: Callable[..., Program]) -> None:
     make, inputs = CASES[name]
-    program = plain(capture(make(), *inputs()), name)
+    with torch.device("meta"):  # nobody reads the weights, so they need no values
+        function = make()
+    if isinstance(function, torch.nn.Module):
+        function = function.to_empty(device="cpu")
+    program = plain(capture(function, *inputs()), name)
     verify.program(program)
     found, path = text.format(program), FOLDER / f"{name}.ir"
     if os.environ.get("EXPECTTEST_ACCEPT") == "1":
