@@ -47,6 +47,13 @@ def addcmul(x: Array, y: Array, z: Array, *, value: Any = 1, out: TensorType) ->
     return narrow(a + constant(value, dtype_of(a)) * b * c, out)
 
 
+# By name: the overload exists only once Dynamo has imported Inductor's prims for an optimizer's addcmul and lerp.
+@op("prims.fma.default", kind=Kind.ELEMENTWISE, work=per_element(flops=2))
+def fma(x: Array, y: Any, z: Array, *, out: TensorType) -> Array:
+    a, b, c = working(out, x, y, z)
+    return narrow(a * b + c, out)
+
+
 @op(aten.addcdiv.default, kind=Kind.ELEMENTWISE, work=per_element(flops=3))
 def addcdiv(x: Array, y: Array, z: Array, *, value: Any = 1, out: TensorType) -> Array:
     a, b, c = working(out, x, y, z)

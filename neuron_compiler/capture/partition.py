@@ -50,6 +50,10 @@ SHAPE_ONLY = frozenset(
 )
 
 
+# What activation checkpointing turns a random op into: draw and keep the generator's state, draw again from it.
+DRAWING = frozenset({"run_and_save_rng_state", "run_with_rng_state"})
+
+
 class Role(enum.Enum):
     """What becomes of a node."""
 
@@ -161,6 +165,8 @@ class Partition:
             source = node.args[0]
             if self.placements[source].role is not Role.COMPILED:
                 return Placement(self.placements[source].role)
+        elif isinstance(node.target, HigherOrderOperator) and node.target.name() in DRAWING:
+            return self._ordered(node, Placement(Role.RANDOM, cause="drawn by ATen"))
         elif isinstance(node.target, HigherOrderOperator):
             return self._ordered(node, Placement(Role.EAGER, cause="higher-order op"))
         elif not isinstance(node.target, OpOverload):

@@ -9,6 +9,7 @@ from typing import Any
 
 import hand_calls_reductions
 import torch
+import torch._inductor.inductor_prims  # declares prims.fma
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -20,4 +21,7 @@ def _x(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
     return (torch.arange(count).reshape(shape) % 7 - 3).to(dtype)
 
 
-CALLS: dict[str, tuple[Call, ...]] = {**hand_calls_reductions.CALLS}
+CALLS: dict[str, tuple[Call, ...]] = {
+    **hand_calls_reductions.CALLS,
+    "prims.fma.default": (((_x(3, 4), _x(3, 4) + 0.5, _x(4)), {}),),
+}
