@@ -205,11 +205,12 @@ def fit(producer: Region, consumer: Region, op: Op, value: str, facts: Facts, ty
     value_type, result = types[value], space.result_type(op)
     if not isinstance(value_type, TensorType) or result is None:
         return "a tuple is taken apart by views only"
-    permuted = f"different iteration space ({value_type} is permuted)"
     if place is Place.PERMUTED and _may_follow_order(producer, consumer, op, value, facts):
         return Fit(producer.numel, producer.runs, Place.PERMUTED, producer.orders[value])
-    if consumer.places.get(op.result) is Place.PERMUTED or _reads_other_places(producer, op, types):
-        return permuted
+    if (odd := _odd_operand(producer, op, types)) is not None:
+        return f"different iteration space ({odd})"
+    if consumer.places.get(op.result) is Place.PERMUTED:
+        return f"different iteration space ({result} is permuted)"
     if place is Place.FULL and producer.numel == consumer.numel:
         if producer.runs is None or consumer.runs is None or _same(producer.runs, consumer.runs):
             return Fit(consumer.numel, producer.runs if consumer.runs is None else consumer.runs)
@@ -219,8 +220,6 @@ def fit(producer: Region, consumer: Region, op: Op, value: str, facts: Facts, ty
     # What is left of a full reduction is one element: arithmetic on it ends the group.
     if value_type.numel == 1 == consumer.numel and consumer.runs is None and not producer.is_matrix:
         return Fit(producer.numel, producer.runs, Place.APART)
-    if place in (Place.APART, Place.PERMUTED) and value_type.numel == producer.numel:
-        return permuted
     return f"different iteration space ({value_type} feeds {result})"
 
 
@@ -232,10 +231,16 @@ def _may_follow_order(producer: Region, consumer: Region, op: Op, value: str, fa
     return all(producer.orders.get(use) == order for use in op.uses if use in producer.places)
 
 
-def _reads_other_places(producer: Region, op: Op, types: Mapping[str, Type]) -> bool:
-    """Whether an op also reads values of the region that do not lie in the order of its space."""
-    others = (producer.places.get(use) for use in op.uses if isinstance(t := types[use], TensorType) and t.numel > 1)
-    return any(place in (Place.PERMUTED, Place.APART) for place in others)
+def _odd_operand(producer: Region, op: Op, types: Mapping[str, Type]) -> str | None:
+    """A value of the region that an op reads and that does not lie in the order of its space, in words."""
+    for use in op.uses:
+        type_ = types[use]
+        if isinstance(type_, TensorType) and type_.numel > 1:
+            if producer.places.get(use) is Place.PERMUTED:
+                return f"{type_} is permuted"
+            if producer.places.get(use) is Place.APART:
+                return f"{type_} feeds {space.result_type(op)}"
+    return None
 
 
 def _fit_row(
@@ -289,7 +294,7 @@ _ALONE_WORDS = {
 def _why_roles_differ(producer: Region, consumer: Region, op: Op) -> str | None:
     """Why groups built around such anchors are not one, whatever their spaces."""
     for region, other in ((producer, consumer), (consumer, producer)):
-        if region.role is Role.ALONE and not (region is producer and other.movement):
+        if region.role is Role.ALONE and not (region is producer and other.only_views):
             word = _ALONE_WORDS.get(region.anchor_kind, "op of no fusible family")
             return f"{word} ({region.anchor_op})"
     if producer.is_matrix and consumer.is_matrix:

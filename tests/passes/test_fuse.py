@@ -361,6 +361,7 @@ def test_inference_batch_norm_is_no_reduction():
     ("line", "kind", "reason"),
     [
         ("aten.embedding.default(%w, %i) : f32[4,8]", "data_movement", "indexing op (aten.embedding.default)"),
+        ("aten.sort.default(%x) : f32[4,8]", "other", "sorting op (aten.sort.default)"),
         ("aten.cumsum.default(%x, 0) : f32[4,8]", "other", "scan (aten.cumsum.default)"),
         ("aten.mystery.default(%x) : f32[4,8]", "other", "op of no fusible family (aten.mystery.default)"),
     ],
@@ -371,6 +372,18 @@ def test_ops_that_stay_alone_say_so(line: str, kind: str, reason: str):
     )
     assert [g.kind.value for g in program.plan.groups] == [kind, "elementwise"]
     assert [b.reason for b in program.plan.barriers] == [reason]
+
+
+def test_a_cast_does_not_join_an_op_that_stays_alone():
+    program = fused(
+        """
+        %a = aten.embedding.default(%w, %i) : f32[4,8]
+        %b = aten._to_copy.default(%a, dtype=bf16) : bf16[4,8]
+        return %b""",
+        "%w: f32[9,8], %i: i64[4]",
+    )
+    assert groups(program) == ["g0_embedding data_movement a", "g1_cast elementwise b"]
+    assert barriers(program) == ["g0_embedding -> g1_cast a: indexing op (aten.embedding.default)"]
 
 
 def test_an_embedding_takes_positions_and_reshapes():
