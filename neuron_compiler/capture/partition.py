@@ -16,6 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 
 from neuron_compiler import dtypes
+from neuron_compiler.capture import draws
 from neuron_compiler.capture.convert import MULTI_VIEWS, VIEWS, meta_value, tensor_type, to_op, value_type, view_base
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
@@ -48,10 +49,6 @@ SHAPE_ONLY = frozenset(
         ("randint_like", "low_dtype"),
     )
 )
-
-
-# What activation checkpointing turns a random op into: draw and keep the generator's state, draw again from it.
-DRAWING = frozenset({"run_and_save_rng_state", "run_with_rng_state"})
 
 
 class Role(enum.Enum):
@@ -129,6 +126,7 @@ class Partition:
     # --- roles -------------------------------------------------------------------------------------------------
 
     def _note_type(self, node: Node) -> None:
+        draws.record_missing_value(node)
         if node.op == "get_attr" and "val" not in node.meta:
             node.meta["val"] = attribute(self.module, node.target)
         value = meta_value(node)
@@ -150,6 +148,10 @@ class Partition:
 
     def _place(self, node: Node) -> Placement:
         value = meta_value(node)
+        if draws.is_draw(node):
+            return self._ordered(node, Placement(Role.RANDOM, cause="drawn by ATen"))
+        if node.target is operator.getitem and (role := self.placements[node.args[0]].role) is not Role.COMPILED:
+            return Placement(role)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
             if self.binding.try_number(value) is not None:
                 return Placement(Role.NUMBER)
@@ -162,16 +164,12 @@ class Partition:
                 return Placement(Role.NUMBER)
             return self._ordered(node, Placement(Role.EAGER, cause="returns nothing: a check or an effect"))
         if node.target is operator.getitem:
-            source = node.args[0]
-            if self.placements[source].role is not Role.COMPILED:
-                return Placement(self.placements[source].role)
-        elif isinstance(node.target, HigherOrderOperator) and node.target.name() in DRAWING:
-            return self._ordered(node, Placement(Role.RANDOM, cause="drawn by ATen"))
-        elif isinstance(node.target, HigherOrderOperator):
+            return self._place_call(node)
+        if isinstance(node.target, HigherOrderOperator):
             return self._ordered(node, Placement(Role.EAGER, cause="higher-order op"))
-        elif not isinstance(node.target, OpOverload):
+        if not isinstance(node.target, OpOverload):
             return self._ordered(node, Placement(Role.EAGER, cause=f"not an ATen op: {node.target}"))
-        elif node.target._schema.is_mutable:
+        if node.target._schema.is_mutable:
             return self._ordered(node, Placement(Role.EAGER, cause="changes its argument in place"))
         return self._place_call(node)
 

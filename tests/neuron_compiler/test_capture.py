@@ -236,6 +236,25 @@ def test_dropout_needs_one_executable_and_is_the_same_in_backward():
     assert LEDGER.total("compile") == 2
 
 
+def test_a_checkpointed_dropout_draws_the_same_again():
+    from torch.utils.checkpoint import checkpoint
+
+    layer = torch.nn.Linear(8, 8)
+
+    def f(x):
+        return checkpoint(lambda y: torch.nn.functional.dropout(torch.relu(layer(y)), 0.5), x, use_reentrant=False)
+
+    x = torch.randn(4, 8, requires_grad=True)
+    torch.manual_seed(0)
+    f(x).sum().backward()
+    expected, x.grad = x.grad, None
+    torch.manual_seed(0)
+    compiled(f)(x).sum().backward()
+    torch.testing.assert_close(x.grad, expected)
+    assert LEDGER.total("fallback") == 0
+    assert LEDGER.total("random") == 2
+
+
 def test_random_numbers_are_not_baked_in():
     run = compiled(lambda x: x + torch.rand(4))
     assert not torch.equal(run(torch.zeros(4)), run(torch.zeros(4)))
