@@ -178,10 +178,10 @@ def logsumexp(x: Array, dim: Any, keepdim: bool = False, *, out: TensorType) -> 
     """NaN reaches the result through the exponentials, so the shift may ignore it."""
     axes = dims_of(dim, x.ndim)
     wide = cast(x, widened(out.dtype))
-    if dtype_of(wide).is_complex:
-        shift = largest(wide.real, axes)
-    else:
-        shift = jnp.max(wide, axis=axes) if axes and wide.size else wide
+    if x.size == 0:
+        return finish(jnp.log(jnp.sum(wide, axis=axes)), out)
+    real = wide.real if dtype_of(wide).is_complex else wide
+    shift = jnp.max(real, axis=axes) if axes else real
     kept = [1 if axis in axes else size for axis, size in enumerate(x.shape)]
     shift = jnp.where(abs(shift) == np.inf, jnp.zeros_like(shift), shift).reshape(kept)
     return finish(jnp.log(jnp.sum(jnp.exp(wide - shift), axis=axes, keepdims=True)) + shift, out)

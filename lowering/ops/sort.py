@@ -53,11 +53,10 @@ def _by_partial_selection(x: Array, k: int, largest: bool) -> Array:
     come here are exact in float32.
     """
     wide = x.astype(np.float32)
-    wide = jnp.where(order.sort_key(wide) == 0, np.float32(0), wide)
-    if largest:
-        wide = jnp.where(wide != wide, np.float32(np.nan), wide)
-    else:
-        wide = jnp.where(wide != wide, -np.float32(np.nan), jnp.where(wide == 0, wide, -wide))
+    zero = order.sort_key(wide) == 0
+    missing = np.float32(np.nan) if largest else -np.float32(np.nan)
+    wide = jnp.where(zero, np.float32(0), wide if largest else -wide)
+    wide = jnp.where(wide != wide, missing, wide)
     return lax.top_k(wide, k)[1].astype(np.int64)
 
 
@@ -109,10 +108,8 @@ def _median(x: Array, axis: int, skip_nan: bool, out: TupleType) -> tuple[Array,
     rank: Any = (count - 1) // 2
     if is_float(x):
         missing = jnp.sum((x != x).astype(np.int64), axis=axis, keepdims=True)
-        if skip_nan:
-            rank = jnp.maximum(count - missing - 1, 0) // 2
-        else:
-            rank = jnp.where(missing > 0, count - missing, rank)
+        among_rest = jnp.maximum(count - missing - 1, 0) // 2
+        rank = among_rest if skip_nan else jnp.where(missing > 0, count - missing, rank)
     return _at_rank(x, rank, axis, positions, out)
 
 
