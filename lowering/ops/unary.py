@@ -14,7 +14,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType
-from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, sealed, working
+from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, quotient, sealed, working
 from neuron_compiler.opdef import Kind, op, per_element
 
 aten = torch.ops.aten
@@ -114,12 +114,30 @@ def atan(x: Array, *, out: TensorType) -> Array:
 
 @op(aten.sinh.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def sinh(x: Array, *, out: TensorType) -> Array:
-    return _unary(jnp.sinh, x, out)
+    return _unary(jnp.sinh if out.dtype.is_complex else _sinh, x, out)
 
 
 @op(aten.cosh.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def cosh(x: Array, *, out: TensorType) -> Array:
-    return _unary(jnp.cosh, x, out)
+    return _unary(jnp.cosh if out.dtype.is_complex else _cosh, x, out)
+
+
+def _sinh(a: Array) -> Array:
+    """Small arguments through expm1; large ones by squaring, which overflows only where the result does."""
+    size = jnp.abs(a)
+    less_one = jnp.expm1(jnp.minimum(size, jnp.ones((), a.dtype)))
+    small = (less_one + less_one / (less_one + 1)) / 2
+    return jnp.copysign(jnp.where(size < 1, small, _half_exponential(size) - _half_exponential(-size)), a)
+
+
+def _cosh(a: Array) -> Array:
+    size = jnp.abs(a)
+    return _half_exponential(size) + _half_exponential(-size)
+
+
+def _half_exponential(a: Array) -> Array:
+    root = sealed(jnp.exp(a / 2))
+    return root / 2 * root
 
 
 @op(aten.tanh.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
@@ -226,8 +244,8 @@ def round_decimals(x: Array, *, decimals: int = 0, out: TensorType) -> Array:
     (wide,) = working(out, x)
     power = constant(10.0 ** abs(decimals), dtype_of(wide))
     if decimals > 0:
-        return narrow(sealed(round_(wide * power) / power), out)
-    return narrow(round_(sealed(wide / power)) * power, out)
+        return narrow(quotient(round_(wide * power), power), out)
+    return narrow(round_(quotient(wide, power)) * power, out)
 
 
 @op(aten.isnan.default, kind=Kind.ELEMENTWISE)

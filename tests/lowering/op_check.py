@@ -17,6 +17,15 @@ from neuron_compiler.lowering import emit
 from neuron_compiler.opdef import REGISTRY, Call, Registry
 
 DROPPED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "requires_grad")
+# Which of equal elements is meant, and so the second result, ATen leaves open.
+POSITIONS_OPEN = (
+    "aten.sort.default",
+    "aten.topk.default",
+    "aten.kthvalue.default",
+    "aten.median.dim",
+    "aten.nanmedian.dim",
+    "aten.mode.default",
+)
 UNSPECIFIED = ("aten.empty", "aten.new_empty", "aten._efficientzerotensor")
 
 
@@ -109,13 +118,16 @@ def evaluate(samples: Sequence[Sample], registry: Registry = REGISTRY) -> list[A
         ]
 
 
-def check(samples: Sequence[Sample], registry: Registry = REGISTRY) -> None:
-    """Raise AssertionError where one of our answers is not ATen's: type always, value unless ATen leaves it open."""
+def check(samples: Sequence[Sample], registry: Registry = REGISTRY, *, zeros: bool = False) -> None:
+    """Raise AssertionError where one of our answers is not ATen's: type always, value unless ATen leaves it open.
+
+    ``zeros`` asks for the same sign of zero, too.
+    """
     for sample, got in zip(samples, evaluate(samples, registry), strict=True):
-        _check(sample, got)
+        _check(sample, got, zeros)
 
 
-def _check(sample: Sample, got: Any) -> None:
+def _check(sample: Sample, got: Any, zeros: bool) -> None:
     if str(sample.overload).startswith(UNSPECIFIED):
         return  # the emitter has compared the type
     wanted = list(sample.result) if isinstance(sample.result, list | tuple) else [sample.result]
@@ -125,8 +137,11 @@ def _check(sample: Sample, got: Any) -> None:
         if theirs is None:
             continue
         theirs = theirs.resolve_conj().resolve_neg()
+        if index == 1 and str(sample.overload) in POSITIONS_OPEN:
+            _check_positions(sample, mine, wanted[0])
+            continue
         try:
-            _compare(mine, theirs)
+            _compare(mine, theirs, zeros)
         except AssertionError as error:
             if precise is None:
                 precise = _in_double(sample)
@@ -134,10 +149,29 @@ def _check(sample: Sample, got: Any) -> None:
                 raise AssertionError(f"{sample}\n{error}\nATen: {_short(theirs)}\nours: {_short(mine)}") from None
 
 
-def _compare(mine: torch.Tensor, theirs: torch.Tensor) -> None:
+def _compare(mine: torch.Tensor, theirs: torch.Tensor, zeros: bool) -> None:
     if theirs.dtype in FP8:
         mine, theirs = mine.to(torch.float32), theirs.to(torch.float32)
     torch.testing.assert_close(mine, theirs, equal_nan=True)
+    if zeros and theirs.is_floating_point():
+        differ = (theirs == 0) & (mine == 0) & (torch.signbit(mine) != torch.signbit(theirs))
+        if differ.any():
+            raise AssertionError(f"other sign of zero at {differ.nonzero().flatten().tolist()[:8]}")
+
+
+def _check_positions(sample: Sample, positions: torch.Tensor, values: torch.Tensor) -> None:
+    """The elements at our positions are ATen's values, and no position is named twice in a row."""
+    names = [argument.name for argument in sample.overload._schema.arguments]
+    given = dict(zip(names, sample.args, strict=False)) | sample.kwargs
+    x, dim = given["self"], given.get("dim", -1)
+    if x.ndim == 0:
+        assert not positions.any(), f"{sample}: position {positions} of a 0-dim tensor"
+        return
+    if positions.ndim < x.ndim:
+        positions, values = positions.unsqueeze(dim), values.unsqueeze(dim)
+    torch.testing.assert_close(x.gather(dim, positions), values, rtol=0, atol=0, equal_nan=True)
+    in_order = positions.sort(dim).values
+    assert (in_order.diff(dim=dim) != 0).all(), f"{sample}: a position is named twice"
 
 
 def _in_double(sample: Sample) -> list[torch.Tensor] | None:

@@ -236,3 +236,36 @@ def samples(overload: str, source: Source, count: int) -> list[Sample]:
     share = -(-count // max(1, len(by_dtype)))
     chosen = [s for group in by_dtype.values() for s in _spread(group, share)]
     return hand + chosen
+
+
+_EDGES_FLOAT = (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 3.7, -3.7, 1e-3)
+_EDGES_INTEGER = (0, 1, -1, 2, -2, 3, -3, 5, 7, -7, 8, 40)
+
+
+def edges(dtype: torch.dtype) -> torch.Tensor:
+    """Values at which functions have their corners, in one dimension."""
+    if dtype is torch.bool:
+        return torch.tensor([False, True])
+    if dtype.is_complex:
+        parts = torch.tensor([0.0, 1.0, -2.5, 0.3], dtype=dtype.to_real())
+        return torch.complex(*(p.flatten() for p in torch.meshgrid(parts, parts, indexing="ij")))
+    if dtype.is_floating_point:
+        info = torch.finfo(dtype)
+        return torch.tensor([*_EDGES_FLOAT, info.max, info.min, 4 * info.tiny], dtype=torch.float64).to(dtype)
+    low, high = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    return torch.tensor([v for v in _EDGES_INTEGER if v >= low] + [low, high, high - 1], dtype=dtype)
+
+
+def at_edges(sample: Sample) -> Sample | None:
+    """The call with every combination of edge values in its tensors; None where ATen does not take it."""
+    tensors = [x for x in tree_leaves((sample.args, sample.kwargs)) if isinstance(x, torch.Tensor)]
+    if not tensors or len(tensors) > 3:
+        return None
+    values = [edges(t.dtype) for t in tensors]
+    places = torch.meshgrid([torch.arange(len(v)) for v in values], indexing="ij")
+    grids = iter([v[place.flatten()] for v, place in zip(values, places, strict=True)])
+    args, kwargs = tree_map(lambda x: next(grids) if isinstance(x, torch.Tensor) else x, (sample.args, sample.kwargs))
+    try:
+        return Sample(sample.overload, args, kwargs, tree_map(_copy, sample.overload(*args, **kwargs)), "edge values")
+    except RuntimeError:
+        return None
