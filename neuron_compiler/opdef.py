@@ -58,9 +58,7 @@ class Work:
     bytes: int = 0
 
     def __add__(self, other: Work) -> Work:
-        return Work(
-            self.flops + other.flops, self.transcendentals + other.transcendentals, self.bytes + other.bytes
-        )
+        return Work(self.flops + other.flops, self.transcendentals + other.transcendentals, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True)
