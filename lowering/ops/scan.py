@@ -15,7 +15,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType, TupleType
-from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, is_float, narrow, widen, widened
+from neuron_compiler.lowering.numeric import Array, cast, constant, is_float, narrow, widen, widened
 from neuron_compiler.opdef import Call, Kind, op, per_input_element
 
 aten = torch.ops.aten
@@ -39,7 +39,7 @@ def along(step: Callable[[Any, Any], tuple[Any, Any]], start: Callable[[Array], 
 
 
 def running(x: Array, axis: int, combine: Callable[[Array, Array], Array], first: Any, out: DType) -> Array:
-    """Running ``combine`` along an axis that has elements, accumulated as ATen does; each element rounded to ``out``."""
+    """Running ``combine`` along an axis that has elements, accumulated as ATen does; each rounded to ``out``."""
     wide = ACCUMULATED_IN.get(out, out)
 
     def step(total: Array, row: Array) -> tuple[Array, Array]:

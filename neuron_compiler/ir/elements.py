@@ -74,7 +74,7 @@ def _bfloat16(value: Number) -> int:
 
 
 def shortest(dtype: DType, value: float) -> float:
-    """The float of fewest digits that rounds to ``value`` in ``dtype``, so that f32 0.1 prints as 0.1; whole numbers stay."""
+    """The float of fewest digits that rounds to ``value`` in ``dtype``: f32 0.1 prints as 0.1; whole numbers stay."""
     if dtype is DType.F64 or value != value or (abs(value) < 2**24 and value == int(value)):
         return value
     data = pack(dtype, (value,))

@@ -63,9 +63,9 @@ class DType(enum.Enum):
 
 _ITEMSIZE: Mapping[DType, int] = {
     **{d: 1 for d in DType if d.value in ("bool", "u8", "i8") or d.value.startswith("f8")},
-    **{d: 2 for d in (DType.U16, DType.I16, DType.F16, DType.BF16)},
-    **{d: 4 for d in (DType.U32, DType.I32, DType.F32)},
-    **{d: 8 for d in (DType.U64, DType.I64, DType.F64, DType.C64)},
+    **dict.fromkeys((DType.U16, DType.I16, DType.F16, DType.BF16), 2),
+    **dict.fromkeys((DType.U32, DType.I32, DType.F32), 4),
+    **dict.fromkeys((DType.U64, DType.I64, DType.F64, DType.C64), 8),
     DType.C128: 16,
 }
 
