@@ -77,6 +77,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             name = Path(report.nodeid.partition("::")[0]).stem
             outcomes[name].update([outcome, how_compiled(properties)])
             outcomes[name]["broken"] += properties["graph_breaks"] > 0
+            outcomes[name]["nearer"] += properties.get("nearer_than_eager", False)
             ops.update(properties["fallbacks"].keys())
     if not outcomes:
         return
@@ -87,6 +88,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
         terminalreporter.write_line(
             f"{name}: {found['passed']} of {total} right ({found['passed'] / total:.1%}); compiled {', '.join(parts)}"
             f" ({found['whole'] / total:.1%} without a fallback); {found['broken']} with graph breaks"
+            + (f"; {found['nearer']} by being nearer to double precision than eager" if found["nearer"] else "")
         )
     if ops:
         listed = ", ".join(f"{op} {count}" for op, count in ops.most_common(SHOWN))

@@ -14,6 +14,7 @@ import torch
 from torch.testing._comparison import get_tolerances
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
 
 SAMPLED = (torch.float32, torch.int64, torch.bfloat16, torch.bool)
 FURTHER = (torch.float64, torch.complex64)
@@ -130,6 +131,52 @@ class Case:
             return ""
 
         return near
+
+    def no_further(self, near: observed.Near, program: Callable[..., Any], samples: Sequence[Any]) -> observed.Near:
+        """``near``, or else a mean squared distance from the answer in double precision that is not above eager's."""
+        try:
+            exact = self.observe(program, [sample.transform(_in_double) for sample in samples])
+        except Refusal:
+            return near
+        precise = {
+            **{f"result {i}": x for i, x in enumerate(exact.results)},
+            **{f"argument {i} after the call": x for i, x in enumerate(exact.arguments)},
+            **{f"gradient {i}": x for i, x in enumerate(exact.gradients)},
+        }
+
+        def judged(name: str, got: torch.Tensor, want: torch.Tensor) -> str:
+            wrong = near(name, got, want)
+            return wrong if wrong and not _no_further(got, want, precise.get(name)) else ""
+
+        return judged
+
+
+def _in_double(x: Any) -> Any:
+    if not isinstance(x, torch.Tensor) or not (x.is_floating_point() or x.is_complex()):
+        return x
+    wide = x.detach().to(torch.complex128 if x.is_complex() else torch.float64)
+    return wide.requires_grad_(x.requires_grad)
+
+
+def _no_further(got: torch.Tensor, want: torch.Tensor, exact: Any) -> bool:
+    if not isinstance(exact, torch.Tensor) or exact.shape != want.shape:
+        return False
+    if not (want.is_floating_point() or want.is_complex()) or exact.dtype not in (torch.float64, torch.complex128):
+        return False
+    finite = torch.isfinite(want)
+    if not torch.equal(torch.isfinite(got), finite) or not torch.equal(torch.isfinite(exact), finite):
+        return False
+    ours, theirs = ((x.to(exact.dtype) - exact.detach())[finite].abs().square().mean() for x in (got, want))
+    return bool(ours <= theirs)
+
+
+def described(sample: Any) -> str:
+    """A sample by the shapes of its tensors and its other values."""
+
+    def show(x: Any) -> Any:
+        return f"{str(x.dtype)[6:]}{list(x.shape)}" if isinstance(x, torch.Tensor) else x
+
+    return f"sample: {pytree.tree_map(show, (sample.input, tuple(sample.args), dict(sample.kwargs)))}"
 
 
 def tolerance(info: Any, dtype: torch.dtype) -> tuple[float, float]:
