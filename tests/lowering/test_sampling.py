@@ -1,0 +1,71 @@
+"""Sampling at given places against ATen: modes, paddings, borders, NaN, and both gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from against_aten import call, check, evaluate, work
+
+aten = torch.ops.aten
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize("aligned", [False, True])
+def test_two_dimensions(mode: int, padding: int, aligned: bool) -> None:
+    torch.manual_seed(0)
+    image = torch.randn(2, 2, 4, 3, dtype=torch.float64)
+    inside = torch.rand(2, 3, 2, 2, dtype=torch.float64) * 1.8 - 0.9
+    # On elements, on the border and far outside.
+    far = (torch.randn(2, 3, 2, 2, dtype=torch.float64) * 6).round() / 3
+    how = (mode, padding, aligned)
+    calls = []
+    for grid in (inside, far):
+        grad = torch.randn(2, 2, 3, 2, dtype=torch.float64)
+        calls += [
+            call(aten.grid_sampler_2d.default, image, grid, *how),
+            call(aten.grid_sampler_2d_backward.default, grad, image, grid, *how, [True, True]),
+        ]
+    check(*calls, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("padding", [0, 1, 2])
+def test_three_dimensions(padding: int) -> None:
+    torch.manual_seed(0)
+    image, grid = torch.randn(1, 2, 3, 4, 2), torch.randn(1, 2, 2, 3, 3)
+    grad = torch.randn(1, 2, 2, 2, 3)
+    check(
+        *(call(aten.grid_sampler_3d.default, image, grid, mode, padding, False) for mode in (0, 1)),
+        *(
+            call(aten.grid_sampler_3d_backward.default, grad, image, grid, mode, padding, True, [True, True])
+            for mode in (0, 1)
+        ),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+
+
+def test_places_that_are_no_numbers() -> None:
+    inf, nan = float("inf"), float("nan")
+    grid = torch.tensor([[[[nan, 0.0], [0.0, inf], [-inf, nan], [1e20, 0.0]]]])
+    image = torch.randn(1, 1, 3, 3)
+    check(
+        *(
+            call(aten.grid_sampler_2d.default, image, grid, mode, padding, True)
+            for mode in (0, 1, 2)
+            for padding in (0, 1, 2)
+        )
+    )
+
+
+def test_only_the_gradients_asked_for() -> None:
+    image, grid, grad = torch.randn(1, 1, 3, 3), torch.rand(1, 2, 2, 2), torch.randn(1, 1, 2, 2)
+    (found,) = evaluate(call(aten.grid_sampler_2d_backward.default, grad, image, grid, 0, 0, True, [False, True]))
+    assert found[0] is None
+    assert found[1] is not None
+
+
+def test_work_is_a_multiply_add_for_each_element_read() -> None:
+    image, grid = torch.randn(1, 3, 4, 4), torch.rand(1, 2, 5, 2)
+    assert work(aten.grid_sampler_2d.default, image, grid, 0, 0, True).flops == 2 * 4 * 3 * 10
+    assert work(aten.grid_sampler_2d.default, image, grid, 2, 0, True).flops == 2 * 16 * 3 * 10
