@@ -19,21 +19,21 @@ INT32_MAX = np.iinfo(np.int32).max
 
 
 def maximum(x: Array, y: Array) -> Array:
-    """Elementwise maximum, NaN where either is, of two arrays of one shape and element type.
+    """Elementwise maximum of two arrays of one element type, NaN where either is.
 
     Spelt as a selection because XLA's CPU library kernels (YNN), which take over sums together with the elementwise
     operations before them, compute ``stablehlo.maximum`` without regard to NaN: ``sum(maximum(x, 0))`` would lose it.
     """
     if not is_float(x):
         return jnp.maximum(x, y)
-    return lax.select((x > y) | (x != x), x, y)
+    return jnp.where((x > y) | (x != x), x, y)
 
 
 def minimum(x: Array, y: Array) -> Array:
-    """Elementwise minimum, NaN where either is; see ``maximum``."""
+    """Elementwise minimum of two arrays of one element type, NaN where either is; see ``maximum``."""
     if not is_float(x):
         return jnp.minimum(x, y)
-    return lax.select((x < y) | (x != x), x, y)
+    return jnp.where((x < y) | (x != x), x, y)
 
 
 def largest(x: Array, axes: tuple[int, ...]) -> Array:

@@ -10,6 +10,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import TensorType, TupleType
+from neuron_compiler.lowering import order
 from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, sealed, widened, working
 from neuron_compiler.opdef import Kind, op, per_element
 
@@ -26,7 +27,7 @@ def _zero(like: Array) -> Array:
 
 @op(aten.relu.default, kind=Kind.ELEMENTWISE)
 def relu(x: Array) -> Array:
-    return jnp.maximum(x, _zero(x))
+    return order.maximum(x, _zero(x))
 
 
 @op(aten.threshold.default, kind=Kind.ELEMENTWISE)
@@ -147,7 +148,7 @@ def elu_backward(
 @op(aten.hardtanh.default, kind=Kind.ELEMENTWISE, work=per_element(flops=2))
 def hardtanh(x: Array, low: Any = -1, high: Any = 1, *, out: TensorType) -> Array:
     (a,) = working(out, x)
-    return narrow(jnp.minimum(jnp.maximum(a, _c(low, a)), _c(high, a)), out)
+    return narrow(order.minimum(order.maximum(a, _c(low, a)), _c(high, a)), out)
 
 
 @op(aten.hardtanh_backward.default, kind=Kind.ELEMENTWISE, work=per_element(flops=2))
@@ -157,7 +158,7 @@ def hardtanh_backward(grad: Array, x: Array, low: Any, high: Any, *, out: Tensor
 
 
 def _relu6_of_shifted(a: Array) -> Array:
-    return jnp.minimum(jnp.maximum(a + 3, _zero(a)), jnp.asarray(6, a.dtype))
+    return order.minimum(order.maximum(a + 3, _zero(a)), jnp.asarray(6, a.dtype))
 
 
 @op(aten.hardsigmoid.default, kind=Kind.ELEMENTWISE, work=per_element(flops=4))
@@ -220,7 +221,7 @@ def log_sigmoid(x: Array, *, out: TupleType) -> tuple[Array, Array]:
     """Also returns exp(-abs(x)), from which the CPU's gradient is computed."""
     a = cast(x, widened(dtype_of(x)))
     buffer = sealed(jnp.exp(-jnp.abs(a)))
-    y = jnp.minimum(a, _zero(a)) - jnp.log1p(buffer)
+    y = order.minimum(a, _zero(a)) - jnp.log1p(buffer)
     return cast(y, dtype_of(x)), cast(buffer, dtype_of(x))
 
 

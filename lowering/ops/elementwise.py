@@ -12,6 +12,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType
+from neuron_compiler.lowering import order
 from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, quotient, sealed, working
 from neuron_compiler.opdef import Kind, op, per_element
 
@@ -71,23 +72,23 @@ def lerp(start: Array, end: Array, weight: Any, *, out: TensorType) -> Array:
 @op(aten.maximum.default, kind=Kind.ELEMENTWISE)
 def maximum(x: Array, y: Array, *, out: TensorType) -> Array:
     a, b = working(out, x, y)
-    return narrow(jnp.maximum(a, b), out)
+    return narrow(order.maximum(a, b), out)
 
 
 @op(aten.minimum.default, kind=Kind.ELEMENTWISE)
 def minimum(x: Array, y: Array, *, out: TensorType) -> Array:
     a, b = working(out, x, y)
-    return narrow(jnp.minimum(a, b), out)
+    return narrow(order.minimum(a, b), out)
 
 
 @op(aten.fmax.default, kind=Kind.ELEMENTWISE)
 def fmax(x: Array, y: Array, *, out: TensorType) -> Array:
-    return _ignoring_nan(jnp.maximum, x, y, out)
+    return _ignoring_nan(order.maximum, x, y, out)
 
 
 @op(aten.fmin.default, kind=Kind.ELEMENTWISE)
 def fmin(x: Array, y: Array, *, out: TensorType) -> Array:
-    return _ignoring_nan(jnp.minimum, x, y, out)
+    return _ignoring_nan(order.minimum, x, y, out)
 
 
 def _ignoring_nan(choose: Any, x: Array, y: Array, out: TensorType) -> Array:
@@ -100,9 +101,9 @@ def clamp(x: Array, low: Any = None, high: Any = None, *, out: TensorType) -> Ar
     """NaN anywhere gives NaN; where the limits cross, the upper one wins."""
     (a,) = working(out, x)
     if low is not None:
-        a = jnp.maximum(a, cast(low, dtype_of(a)))
+        a = order.maximum(a, cast(low, dtype_of(a)))
     if high is not None:
-        a = jnp.minimum(a, cast(high, dtype_of(a)))
+        a = order.minimum(a, cast(high, dtype_of(a)))
     return narrow(jnp.broadcast_to(a, out.shape), out)
 
 
@@ -131,7 +132,7 @@ def atan2(y: Array, x: Array, *, out: TensorType) -> Array:
 def hypot(x: Array, y: Array, *, out: TensorType) -> Array:
     """Scaled by the larger operand, so that squares neither overflow nor vanish."""
     a, b = (jnp.abs(v) for v in working(out, x, y))
-    big, small = jnp.maximum(a, b), jnp.minimum(a, b)
+    big, small = order.maximum(a, b), order.minimum(a, b)
     ratio = sealed(small / jnp.where(big == 0, 1, big).astype(big.dtype))
     length = big * jnp.sqrt(1 + ratio * ratio)
     length = jnp.where(big == 0, big, length)
