@@ -16,7 +16,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --co
 
 # Seconds that each big folder or file may take under `make test`; what does not fit is skipped and counted. Their
 # tests run in an order shuffled by NEURON_TEST_SEED, so that what was run is a fair sample.
-NEURON_TEST_BUDGET ?= lowering/test_ops.py=240,suites=240,end_to_end=240
+NEURON_TEST_BUDGET ?= lowering/test_ops.py=180,suites=180,end_to_end=200
 NEURON_TEST_SEED ?= 0
 PYTEST = $(VENV)/bin/python -m pytest --durations=25
 
