@@ -90,6 +90,9 @@ def cast(x: Any, dtype: DType) -> Array:
         return _float_to_integer(x, dtype)
     if _is_small_float(source) or (_is_small_float(dtype) and source is not DType.F32):
         x = x.astype(np.float32)
+    if dtype is DType.BF16:
+        # XLA's library kernels for sums (YNN) drop a conversion to bfloat16 and back, whatever the options say.
+        x = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
     return x.astype(dtypes.to_numpy(dtype))
 
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import jax
 import pytest
 import torch
 from against_aten import lower
 from many_calls import Batch
+
+from neuron_compiler.ir.graph import DType, TensorType
+from neuron_compiler.lowering import emit
+from neuron_compiler.lowering.numeric import cast
+from neuron_compiler.lowering.ops.reduction import sum_
 
 aten = torch.ops.aten
 INF, NAN = float("inf"), float("nan")
@@ -95,3 +101,15 @@ def test_logsumexp_of_infinities_and_nan() -> None:
         check(aten.logsumexp.default, torch.tensor(rows), [1])
         check(aten.logsumexp.default, torch.tensor(rows), [0, 1], True)
         check(aten.logsumexp.default, torch.tensor([[1, 2], [3, 4]]), [1])
+
+
+def test_a_rounding_to_bfloat16_before_a_sum_is_kept() -> None:
+    x = torch.full((64, 512), 1.001)
+
+    def rounded(a: jax.Array) -> jax.Array:
+        narrow = cast(a, DType.BF16)
+        return sum_(narrow, [1], dtype=DType.F32, out=TensorType((64,), DType.F32))
+
+    with emit.tracing_scope():
+        compiled = jax.jit(rounded).lower(x.numpy()).compile(compiler_options={"xla_allow_excess_precision": False})
+        assert float(compiled(x.numpy())[0]) == 512
