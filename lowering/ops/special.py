@@ -193,12 +193,29 @@ def _zeta_right(s: Array, q: Array) -> Array:
 
 @op(aten.igamma.default, kind=Kind.ELEMENTWISE, work=SERIES)
 def igamma(a: Array, x: Array, *, out: TensorType) -> Array:
-    return in_double(lax.igamma, out, a, x)
+    return in_double(lambda a, x: _incomplete_gamma(lax.igamma, 1.0, a, x), out, a, x)
 
 
 @op(aten.igammac.default, kind=Kind.ELEMENTWISE, work=SERIES)
 def igammac(a: Array, x: Array, *, out: TensorType) -> Array:
-    return in_double(lax.igammac, out, a, x)
+    return in_double(lambda a, x: _incomplete_gamma(lax.igammac, 0.0, a, x), out, a, x)
+
+
+_GAMMA_LIMIT = 1e6
+
+
+def _incomplete_gamma(function: Callable[[Array, Array], Array], at_infinity: float, a: Array, x: Array) -> Array:
+    """XLA's series, whose loop would not end for huge arguments; there, Wilson and Hilferty's normal approximation."""
+    plain = (a > 0) & (x > 0) & (a < _GAMMA_LIMIT) & (x < _GAMMA_LIMIT)
+    series = function(jnp.where(plain, a, 1.0), jnp.where(plain, x, 1.0))
+    deviate = (jnp.cbrt(x / a) - (1 - 1 / (9 * a))) * 3 * jnp.sqrt(a)
+    normal = jsp.ndtr(deviate if at_infinity else -deviate)
+    found = jnp.where(plain, series, normal)
+    found = jnp.where(jnp.isinf(x), at_infinity, jnp.where(jnp.isinf(a), 1 - at_infinity, found))
+    found = jnp.where(jnp.isinf(x) & jnp.isinf(a), jnp.nan, found)
+    found = jnp.where(x == 0, 1 - at_infinity, found)
+    found = jnp.where(a == 0, jnp.where(x > 0, at_infinity, jnp.nan), found)
+    return jnp.where((x < 0) | (a < 0) | (x != x) | (a != a), jnp.nan, found)
 
 
 @op(aten.i0.default, aten.special_modified_bessel_i0.default, kind=Kind.ELEMENTWISE, work=SERIES)
