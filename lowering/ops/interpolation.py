@@ -208,12 +208,13 @@ def _tables(
     return [maker(*axis, *aligned, scale, real) for *axis, scale in zip(images, counts, given, strict=True)]
 
 
-def _resize(x: Array, tables: Sequence[Axis], out: TensorType) -> Array:
+def _resize(x: Array, tables: Sequence[Axis | None], out: TensorType) -> Array:
     wide = widen(x)
     if out.numel == 0:
         return jnp.zeros(out.shape, x.dtype)
     for back, table in enumerate(reversed(tables)):
-        wide = table.apply(wide, x.ndim - 1 - back)
+        if table is not None:
+            wide = table.apply(wide, x.ndim - 1 - back)
     return narrow(wide, out)
 
 
@@ -227,7 +228,13 @@ def register(forward: object, backward: object, maker: Maker, *, aligned: bool) 
 
     def resize(x: Array, output_size: Ints, *rest: Any, out: TensorType) -> Array:
         first = rest[:1] if aligned else ()
-        return _resize(x, _tables(maker, x.shape[2:], output_size, _real(x), first, rest[len(first) :]), out)
+        tables: list[Axis | None] = []
+        tables += _tables(maker, x.shape[2:], output_size, _real(x), first, rest[len(first) :])
+        if "_aa." in str(forward):
+            # ATen's antialiasing leaves an axis that keeps its size, whatever the scale; its gradient does not.
+            kept = [size == count for size, count in zip(x.shape[2:], output_size, strict=True)]
+            tables = [None if same else table for same, table in zip(kept, tables, strict=True)]
+        return _resize(x, tables, out)
 
     def resize_backward(grad: Array, output_size: Ints, input_size: Ints, *rest: Any, out: TensorType) -> Array:
         first = rest[:1] if aligned else ()

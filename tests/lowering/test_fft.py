@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from against_aten import call, check, work
+from against_aten import call, check, lower, work
 
 aten = torch.ops.aten
 
@@ -25,16 +25,16 @@ def test_transforms(dims: list[int], dtype: torch.dtype) -> None:
 
 
 def test_the_mirrored_half_is_not_read() -> None:
-    x = torch.randn(5, dtype=torch.complex64)
+    x = torch.randn(4, dtype=torch.complex64)
     check(call(aten._fft_c2r.default, x, [0], 0, 4), call(aten._fft_c2r.default, x[:3], [0], 0, 5))
 
 
 def test_empty_batch() -> None:
-    check(
-        call(aten._fft_r2c.default, torch.zeros(0, 4), [1], 0, True),
-        call(aten._fft_c2r.default, torch.zeros(0, 3, dtype=torch.complex64), [1], 0, 4),
-        call(aten._fft_c2c.default, torch.zeros(0, 3, dtype=torch.complex64), [1], 0, True),
-    )
+    # MKL refuses these; tracing does not, so the rule has to give what is recorded.
+    assert lower(aten._fft_r2c.default, torch.zeros(0, 4), [1], 0, True).shape == (0, 3)
+    half = torch.zeros(0, 3, dtype=torch.complex64)
+    assert lower(aten._fft_c2r.default, half, [1], 0, 4).shape == (0, 4)
+    assert lower(aten._fft_c2c.default, half, [1], 0, True).shape == (0, 3)
 
 
 def test_work_is_five_n_log_n() -> None:
