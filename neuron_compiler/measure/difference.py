@@ -11,8 +11,11 @@ import torch
 RMS_LIMIT = 1e-4
 """Largest relative RMS error of a float32 result that counts as equal to eager's."""
 
-HALF_FACTOR = 1.1
-"""In 16-bit types, how many times eager's own distance from float32 a result may be away from it."""
+HALF_FACTOR = 1.5
+"""In 16-bit types, how many times eager's own distance from float32 the results for one input may be away from it.
+
+Over many inputs the distances agree; for one input with few results either may be luckier by this much.
+"""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ matters, at a scale that keeps activations near 1 through any depth. Equal seeds
 
 from __future__ import annotations
 
+import copy
 import enum
 import math
 from collections.abc import Mapping
@@ -43,15 +44,31 @@ class Example:
 
     def to(self, dtype: torch.dtype) -> Example:
         """A copy with floating-point weights, buffers and inputs in ``dtype``; the original keeps its own."""
-        import copy
+        return replace(self.inputs_to(dtype), module=copy.deepcopy(self.module).to(dtype))
+
+    def inputs_to(self, dtype: torch.dtype) -> Example:
+        """The same module with floating-point inputs in ``dtype``."""
 
         def cast(value: Any) -> Any:
             return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
-        module = copy.deepcopy(self.module).to(dtype)
-        return replace(
-            self, module=module, args=pytree.tree_map(cast, self.args), kwargs=pytree.tree_map(cast, dict(self.kwargs))
-        )
+        args, kwargs = pytree.tree_map(cast, (self.args, dict(self.kwargs)))
+        return replace(self, args=args, kwargs=kwargs)
+
+    def with_inputs(self, seed: int) -> Example:
+        """The same module with other random inputs; masks and segments (integers of at most 1) stay."""
+        numbers = generator(seed)
+
+        def draw(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            if value.is_floating_point():
+                return torch.randn(value.shape, generator=numbers).to(value.dtype)
+            largest = int(value.max())
+            return value if largest <= 1 else torch.randint(0, largest + 1, value.shape, generator=numbers)
+
+        args, kwargs = pytree.tree_map(draw, (self.args, dict(self.kwargs)))
+        return replace(self, args=args, kwargs=kwargs)
 
 
 def tensors(result: Any) -> list[torch.Tensor]:

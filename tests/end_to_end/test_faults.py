@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from model_check import eager, run
+from model_check import call, compiled
 from torch import nn
 
 from neuron_compiler.measure.difference import RMS_LIMIT, Difference, difference
@@ -139,12 +139,11 @@ FAULTS: list[tuple[str, Fault]] = [
 
 def compared(model: str, fault: Fault | None, patch: Patch) -> Difference:
     """The compiled model, with the fault in it, against eager without."""
-    reference = eager(build(model, Size.SMALL))
+    reference = call(build(model, Size.SMALL))
     example = build(model, Size.SMALL)
     if fault is not None:
         fault(example.module, patch)
-    torch._dynamo.reset()
-    return difference(run(example).results, reference)
+    return difference(call(example, compiled(example.module)), reference)
 
 
 @pytest.mark.parametrize("model", sorted({model for model, _ in FAULTS}))
