@@ -18,7 +18,9 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --co
 # tests run in an order shuffled by NEURON_TEST_SEED, so that what was run is a fair sample.
 NEURON_TEST_BUDGET ?= lowering/test_ops.py=180,suites=180,end_to_end=200
 NEURON_TEST_SEED ?= 0
-PYTEST = $(VENV)/bin/python -m pytest --durations=25
+# Processes that share the tests, in small portions, so that they keep to the order. Budgets are of each process.
+JOBS ?= 2
+PYTEST = $(VENV)/bin/python -m pytest --durations=25 --numprocesses=$(JOBS) --maxschedchunk=8
 
 INSTALLED = $(VENV)/installed
 INSTALLED_TEST = $(VENV)/installed-test
