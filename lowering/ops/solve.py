@@ -9,8 +9,8 @@ import torch
 from jax import lax
 from jax.scipy.linalg import expm
 
-from neuron_compiler.ir.graph import TensorType
-from neuron_compiler.lowering.numeric import Array, narrow
+from neuron_compiler.ir.graph import DType, TensorType
+from neuron_compiler.lowering.numeric import Array, cast, narrow
 from neuron_compiler.lowering.ops.linalg import check_info, conjugate_transpose, cubic, lu_factor, precision, row_order
 from neuron_compiler.opdef import Call, Kind, Work, WorkRule, op, per_element
 
@@ -146,9 +146,9 @@ def pinv(
 def matrix_exp(x: Array, *, out: TensorType) -> Array:
     if x.size == 0:
         return x
-    if x.shape[-1] == 1:
-        return jnp.exp(x)
-    return narrow(expm(x, max_squarings=64), out)
+    # In double: squaring loses what float32 has left of large results, of which ATen's own series keeps more.
+    wide = cast(x, DType.C128 if out.dtype.is_complex else DType.F64)
+    return narrow(jnp.exp(wide) if x.shape[-1] == 1 else expm(wide, max_squarings=64), out)
 
 
 @op(aten.linalg_cross.default, kind=Kind.ELEMENTWISE, work=per_element(flops=3))

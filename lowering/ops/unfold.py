@@ -40,6 +40,8 @@ def col2im(
     out: TensorType,
 ) -> Array:
     """``x`` [N, C * kernel, windows] to [N, C, *output_size]; where windows overlap, what they hold is added."""
+    if x.size == 0:
+        return jnp.zeros(out.shape, x.dtype)
     w = Window(*(tuple(v) * (2 // len(v)) for v in (kernel_size, stride, padding, dilation)), 1)
     positions = _positions(output_size, w)
     rows, columns = (
