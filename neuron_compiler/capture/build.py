@@ -11,6 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from neuron_compiler.capture.convert import constant_bytes, meta_value
+from neuron_compiler.capture.draws import as_eager_ran
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.origins import origin
 from neuron_compiler.capture.partition import SHAPE_ONLY, Partition, Placement, Role, attribute
@@ -126,10 +127,11 @@ class Builder:
         placement = self.partition.placements[node]
         # The tensor that only gives a shape may have been dropped as unread.
         shape_only = placement.role is Role.RANDOM and str(node.target) in SHAPE_ONLY
-        args = [self._fresh(a) if shape_only and i == 0 else self._argument(a) for i, a in enumerate(node.args)]
+        function, given = as_eager_ran(node)
+        args = [self._fresh(a) if shape_only and i == 0 else self._argument(a) for i, a in enumerate(given)]
         entry = self.partition.entry(node)
         kwargs = tuple((name, self._argument(value)) for name, value in node.kwargs.items())
-        self.steps.append(RunEager(node.target, tuple(args), kwargs, self._new_slot(node), entry))
+        self.steps.append(RunEager(function, tuple(args), kwargs, self._new_slot(node), entry))
 
     def _fresh(self, source: Any) -> Any:
         """An operand of which only the shape is read."""

@@ -1,7 +1,9 @@
-"""Random ops under activation checkpointing: nodes that PyTorch's partitioner makes without recording what they return.
+"""Random ops that the graph states otherwise than eager ran them.
 
+Under activation checkpointing, PyTorch's partitioner makes nodes without recording what they return:
 ``run_and_save_rng_state(op, *args)`` returns the generator's state and what ``op`` returns; ``run_with_rng_state(state,
-op, *args)`` draws the same again.
+op, *args)`` draws the same again. And ``bernoulli_``, which fills memory in its order, becomes ``bernoulli``, which
+fills elements in theirs.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ import torch
 from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator
 from torch.fx import Node
+
+aten = torch.ops.aten
 
 SAVING, REPEATING = "run_and_save_rng_state", "run_with_rng_state"
 
@@ -45,3 +49,30 @@ def _fake_result(op: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
         return None
     with mode:
         return op(*values[0], **values[1])
+
+
+def as_eager_ran(node: Node) -> tuple[Any, tuple[Any, ...]]:
+    """What to call for a random node, with what: the node's own op, but for ``bernoulli`` out of ``bernoulli_``."""
+    place = 0
+    if is_draw(node):
+        place = 1 if node.target.name() == SAVING else 2
+    op = node.args[place - 1] if place else node.target
+    if op is not aten.bernoulli.p or _source(node) == "bernoulli":
+        return node.target, node.args
+    if not place:
+        return bernoulli_in_order_of_memory, node.args
+    return node.target, (*node.args[: place - 1], bernoulli_in_order_of_memory, *node.args[place:])
+
+
+def bernoulli_in_order_of_memory(
+    x: torch.Tensor, p: float, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """True with probability ``p``, drawn in the order in which the elements of ``x`` lie."""
+    return torch.empty_like(x).bernoulli_(p, generator=generator)
+
+
+def _source(node: Node) -> str:
+    """Name of the user's function or method that a node came from; empty where Dynamo recorded none."""
+    stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
+    target = stack[-1][1] if stack else ""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")

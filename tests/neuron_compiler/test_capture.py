@@ -5,6 +5,7 @@ import threading
 import pytest
 import torch
 from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
 
 from neuron_compiler.capture import neuron
 from neuron_compiler.errors import NeuronCompilerError
@@ -237,8 +238,6 @@ def test_dropout_needs_one_executable_and_is_the_same_in_backward():
 
 
 def test_a_checkpointed_dropout_draws_the_same_again():
-    from torch.utils.checkpoint import checkpoint
-
     layer = torch.nn.Linear(8, 8)
 
     def f(x):
@@ -253,6 +252,39 @@ def test_a_checkpointed_dropout_draws_the_same_again():
     torch.testing.assert_close(x.grad, expected)
     assert LEDGER.total("fallback") == 0
     assert LEDGER.total("random") == 2
+
+
+@pytest.mark.parametrize("gradients", [False, True])
+def test_draws_go_in_the_order_that_eager_fills_in(gradients):
+    """By memory for what fills in place, dropout included; by element for ``torch.bernoulli``."""
+
+    def run(x):
+        y = x.transpose(0, 2)
+        dropped = torch.nn.functional.dropout(y, 0.3)
+        filled = y.detach().clone().bernoulli_(0.4)
+        return dropped, filled, torch.bernoulli(y.detach(), 0.4), torch.rand_like(y), y.detach().clone().uniform_()
+
+    x = torch.randn(3, 4, 5, requires_grad=gradients)
+    torch.manual_seed(3)
+    want = run(x)
+    torch.manual_seed(3)
+    for a, b in zip(compiled(run)(x), want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=0)
+
+
+def test_a_checkpointed_draw_goes_in_the_order_that_eager_fills_in():
+    def run(x):
+        return checkpoint(lambda y: torch.nn.functional.dropout(y.t().relu(), 0.5) * y.t(), x, use_reentrant=False)
+
+    x, y = (torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_() for _ in range(2))
+    torch.manual_seed(3)
+    want = run(x)
+    want.sum().backward()
+    torch.manual_seed(3)
+    got = compiled(run)(y)
+    got.sum().backward()
+    torch.testing.assert_close(got, want)
+    torch.testing.assert_close(y.grad, x.grad)
 
 
 def test_random_numbers_are_not_baked_in():
