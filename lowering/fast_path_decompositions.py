@@ -52,6 +52,7 @@ def native_multi_head_attention(
         for x, w, b in zip((query, key, value), weights, biases, strict=True)
     )
     scores = torch.matmul(q / math.sqrt(head_dim), k.transpose(-2, -1))
+    mask = None if mask is None else mask.bool()  # minus infinity is the one value that masks of floats hide with
     probabilities = torch.softmax(scores, -1) if mask is None else masked_softmax(scores, mask, -1, mask_type)
     mixed = torch.matmul(probabilities, v).transpose(1, 2).reshape(query.shape[0], query.shape[1], embed_dim)
     result = functional.linear(mixed, proj_weight, proj_bias)
