@@ -1,7 +1,7 @@
 """Scaled dot-product attention: scores are never stored whole on long sequences.
 
-Short sequences are two products around one softmax, which XLA compiles and runs fastest. Long ones go block by block
-with a running maximum and sum; backward recomputes each block's probabilities from the saved log-sum-exp.
+Short sequences are two products around one softmax, which XLA compiles and runs fastest. Long ones go head by head and
+block by block with a running maximum and sum; backward recomputes a block's weights from the saved log-sum-exp.
 
 As in ATen, a row with every key masked gives 0 and a log-sum-exp of 0. A NaN score makes its row NaN, where ATen's CPU
 kernel gives 0, NaN or a finite value, depending on the key's place in a vector register.
@@ -9,7 +9,7 @@ kernel gives 0, NaN or a finite value, depending on the key's place in a vector 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import NamedTuple
 
@@ -24,15 +24,12 @@ from neuron_compiler.opdef import Call, Kind, Work, WorkRule, op, per_element
 
 aten = torch.ops.aten
 
-LARGEST_SCORES_OF_HEAD = 1 << 20
-"""Elements of one head's score matrix up to which it is stored whole."""
-LARGEST_SCORES = 1 << 26
-"""The same for all heads of a call together."""
-KEY_BLOCK = 512
-QUERY_BLOCKS = (64, 512)
-"""Smallest and largest number of queries in a block."""
-BLOCK_SCORES = 1 << 21
-"""Elements of the scores of one block, all heads together, that a choice of block aims at: 8 MB."""
+LARGEST_SCORES = 1 << 18
+"""Elements of the scores of all heads together up to which they are stored whole."""
+QUERY_BLOCK = 256
+"""Queries of a block, those of all heads that share their keys together."""
+KEY_BLOCKS = (256, 512)
+"""Keys of a block with and without a causal mask: 512 KB of scores at most, which stay in a core's own cache."""
 
 
 class Heads(NamedTuple):
@@ -120,8 +117,33 @@ def _finish(p: Partial) -> tuple[Array, Array]:
 
 def _is_long(h: Heads) -> bool:
     batch, heads, groups, queries, _ = h.query.shape
-    of_head = queries * h.key.shape[2]
-    return of_head > LARGEST_SCORES_OF_HEAD or batch * heads * groups * of_head > LARGEST_SCORES
+    return batch * heads * groups * queries * h.key.shape[2] > LARGEST_SCORES
+
+
+def _each_head(
+    h: Heads, function: Callable[..., tuple[Array, ...]], by_query: Sequence[Array] = ()
+) -> tuple[Array, ...]:
+    """Results of ``function`` for each key head alone, one after the other: what it works on stays in cache.
+
+    ``function`` is given Heads of one head, and of each array in ``by_query`` [B, H, G, ...] that head's part.
+    """
+    batch, heads = h.query.shape[:2]
+
+    def part(x: Array, sample: Array, head: Array) -> Array:
+        sample, head = (i if n > 1 else 0 for i, n in zip((sample, head), x.shape[:2], strict=True))
+        zero = jnp.zeros((), jnp.int32)
+        start = (jnp.asarray(sample, jnp.int32), jnp.asarray(head, jnp.int32), *(zero,) * (x.ndim - 2))
+        return lax.dynamic_slice(x, start, (1, 1, *x.shape[2:]))
+
+    def of_head(number: Array) -> tuple[Array, ...]:
+        where = (number // heads, number % heads)
+        query, key, value = (part(x, *where) for x in (h.query, h.key, h.value))
+        bias = None if h.bias is None else part(h.bias, *where)
+        one = h._replace(query=query, key=key, value=value, bias=bias)
+        return tuple(x[0, 0] for x in function(one, *(part(x, *where) for x in by_query)))
+
+    results = lax.map(of_head, jnp.arange(batch * heads, dtype=jnp.int32))
+    return tuple(x.reshape(batch, heads, *x.shape[1:]) for x in results)
 
 
 class Blocks(NamedTuple):
@@ -151,11 +173,10 @@ class Blocks(NamedTuple):
 
 
 def _blocks(h: Heads) -> tuple[Blocks, Blocks]:
-    batch, heads, groups, queries, _ = h.query.shape
+    groups, queries = h.query.shape[2:4]
     keys = h.key.shape[2]
-    key_size = min(KEY_BLOCK, keys)
-    least, most = QUERY_BLOCKS
-    query_size = min(max(BLOCK_SCORES // (batch * heads * groups * key_size), least), most, queries)
+    key_size = min(KEY_BLOCKS[0 if h.causal else 1], keys)
+    query_size = min(max(QUERY_BLOCK // groups, 1), queries)
     return Blocks(queries, query_size, -(-queries // query_size)), Blocks(keys, key_size, -(-keys // key_size))
 
 
@@ -166,9 +187,13 @@ def _of_block(h: Heads, q: Blocks, i: Array, k: Blocks, j: Array) -> Heads:
 
 def _forward(h: Heads) -> tuple[Array, Array]:
     """Output [B, H, G, Sq, D] and log-sum-exp [B, H, G, Sq], in float32 (float64 for float64)."""
-    queries, keys = h.query.shape[3], h.key.shape[2]
-    if not _is_long(h):
-        return _finish(_attend(h, jnp.arange(queries), jnp.arange(keys)))
+    if _is_long(h):
+        output, log_sum = _each_head(h, _forward_in_blocks)
+        return output, log_sum
+    return _finish(_attend(h, jnp.arange(h.query.shape[3]), jnp.arange(h.key.shape[2])))
+
+
+def _forward_in_blocks(h: Heads) -> tuple[Array, Array]:
     q, k = _blocks(h)
     wide = widen(h.query).dtype
     outer, width = h.query.shape[:3], h.value.shape[-1]
@@ -186,7 +211,7 @@ def _forward(h: Heads) -> tuple[Array, Array]:
         output, log_sum = _finish(lax.fori_loop(0, last, of_keys, none))
         return q.put(results[0], output, i, 3), q.put(results[1], log_sum, i, 3)
 
-    start = jnp.zeros((*outer, queries, width), wide), jnp.zeros((*outer, queries), wide)
+    start = jnp.zeros((*outer, q.length, width), wide), jnp.zeros((*outer, q.length), wide)
     return lax.fori_loop(0, q.count, of_queries, start)
 
 
@@ -212,9 +237,13 @@ def _gradients(
 
 
 def _backward(h: Heads, saved: Saved) -> tuple[Array, Array, Array]:
-    queries, keys = h.query.shape[3], h.key.shape[2]
-    if not _is_long(h):
-        return _gradients(h, saved, jnp.arange(queries), jnp.arange(keys))
+    if _is_long(h):
+        by_query, by_key, by_value = _each_head(h, _backward_in_blocks, saved)
+        return by_query, by_key, by_value
+    return _gradients(h, saved, jnp.arange(h.query.shape[3]), jnp.arange(h.key.shape[2]))
+
+
+def _backward_in_blocks(h: Heads, *saved: Array) -> tuple[Array, Array, Array]:
     q, k = _blocks(h)
 
     def of_keys(j: Array, grads: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:

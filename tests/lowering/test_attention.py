@@ -59,9 +59,9 @@ def situations() -> list[Call]:
 
 
 def shrink_blocks(monkeypatch: pytest.MonkeyPatch, keys: int, queries: int) -> None:
-    monkeypatch.setattr(attention, "LARGEST_SCORES_OF_HEAD", 1)
-    monkeypatch.setattr(attention, "KEY_BLOCK", keys)
-    monkeypatch.setattr(attention, "QUERY_BLOCKS", (queries, queries))
+    monkeypatch.setattr(attention, "LARGEST_SCORES", 1)
+    monkeypatch.setattr(attention, "KEY_BLOCKS", (keys, keys))
+    monkeypatch.setattr(attention, "QUERY_BLOCK", queries)
 
 
 def test_short_sequences() -> None:
@@ -69,7 +69,7 @@ def test_short_sequences() -> None:
 
 
 # Blocks that divide the sequences, that do not, and one alone.
-@pytest.mark.parametrize(("keys", "queries"), [(3, 2), (7, 5)])
+@pytest.mark.parametrize(("keys", "queries"), [(3, 4), (7, 10)])
 def test_long_sequences(monkeypatch: pytest.MonkeyPatch, keys: int, queries: int) -> None:
     shrink_blocks(monkeypatch, keys, queries)
     check(*situations())
@@ -78,7 +78,7 @@ def test_long_sequences(monkeypatch: pytest.MonkeyPatch, keys: int, queries: int
 @pytest.mark.parametrize("blocked", [False, True])
 def test_masks_broadcast(monkeypatch: pytest.MonkeyPatch, blocked: bool) -> None:
     if blocked:
-        shrink_blocks(monkeypatch, 3, 2)
+        shrink_blocks(monkeypatch, 3, 4)
     shapes = ((1, 7), (5, 1), (2, 1, 5, 7), (1, 4, 5, 7), (2, 4, 5, 7), (2, 1, 1, 7))
     check(*(one for shape in shapes for one in both(*heads(), attn_mask=torch.randn(shape))))
 
@@ -114,7 +114,7 @@ def test_no_long_sequence_stores_its_scores() -> None:
     def backward(q: Any, k: Any, v: Any) -> Any:
         return attention.attention_backward(q, q, k, v, v, jnp.zeros((1, 2, length)), 0.0, True)
 
-    largest = 2 * length * 512
+    largest = length * 512
     for function in (forward, backward):
         sizes = [
             value.aval.size
