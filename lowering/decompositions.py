@@ -18,7 +18,7 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 import neuron_compiler.lowering.ops  # noqa: F401  (fills the registry)
-from neuron_compiler.lowering import fast_path_decompositions, linalg_decompositions
+from neuron_compiler.lowering import fast_path_decompositions, foreach_decompositions, linalg_decompositions
 from neuron_compiler.opdef import REGISTRY
 
 aten = torch.ops.aten
@@ -43,6 +43,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: native_dropout,
     **linalg_decompositions.DECOMPOSITIONS,
     **fast_path_decompositions.DECOMPOSITIONS,
+    **foreach_decompositions.DECOMPOSITIONS,
 }
 
 

@@ -24,12 +24,12 @@ def imag(x: Array) -> Array:
     return x.imag
 
 
-@op(aten.view_as_real.default, kind=Kind.VIEW)
+@op(aten.view_as_real.default, aten.view_as_real_copy.default, kind=Kind.VIEW)
 def view_as_real(x: Array) -> Array:
     return jnp.stack([x.real, x.imag], -1)
 
 
-@op(aten.view_as_complex.default, kind=Kind.VIEW)
+@op(aten.view_as_complex.default, aten.view_as_complex_copy.default, kind=Kind.VIEW)
 def view_as_complex(x: Array) -> Array:
     return lax.complex(x[..., 0], x[..., 1])
 
@@ -46,7 +46,7 @@ def conj(x: Array) -> Array:
     return lax.conj(x) if dtype_of(x).is_complex else x
 
 
-@op(aten._neg_view.default, kind=Kind.ELEMENTWISE)
+@op(aten._neg_view.default, aten._neg_view_copy.default, kind=Kind.ELEMENTWISE)
 def neg_view(x: Array) -> Array:
     return -x
 

@@ -32,6 +32,9 @@ def axis(dim: int, rank: int) -> int:
     aten.squeeze.dims,
     aten.unsqueeze.default,
     aten.flatten.using_ints,
+    aten.view_copy.default,
+    aten._reshape_copy.default,
+    aten._reshape_alias_copy.default,
     kind=Kind.VIEW,
 )
 def reshape(x: Array, *_sizes: Any, out: TensorType) -> Array:
@@ -43,6 +46,7 @@ def reshape(x: Array, *_sizes: Any, out: TensorType) -> Array:
     aten.detach.default,
     aten.clone.default,
     aten.contiguous.default,
+    aten.detach_copy.default,
     aten.lift.default,
     aten.lift_fresh.default,
     aten.lift_fresh_copy.default,
@@ -52,7 +56,7 @@ def alias(x: Array) -> Array:
     return x
 
 
-@op(aten.permute.default, kind=Kind.VIEW)
+@op(aten.permute.default, aten.permute_copy.default, kind=Kind.VIEW)
 def permute(x: Array, dims: tuple[int, ...]) -> Array:
     return jnp.transpose(x, tuple(axis(d, x.ndim) for d in dims))
 
@@ -80,19 +84,19 @@ def bounds(start: int | None, end: int | None, extent: int) -> tuple[int, int]:
     return first, min(max(last, first), extent)
 
 
-@op(aten.slice.Tensor, kind=Kind.VIEW)
+@op(aten.slice.Tensor, aten.slice_copy.Tensor, kind=Kind.VIEW)
 def slice_(x: Array, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1) -> Array:
     first, last = bounds(start, end, x.shape[dim])
     return lax.slice_in_dim(x, first, last, step, axis(dim, x.ndim))
 
 
-@op(aten.narrow.default, kind=Kind.VIEW)
+@op(aten.narrow.default, aten.narrow_copy.default, kind=Kind.VIEW)
 def narrow(x: Array, dim: int, start: int, length: int) -> Array:
     first = start % x.shape[dim] if start < 0 else start
     return lax.slice_in_dim(x, first, first + length, 1, axis(dim, x.ndim))
 
 
-@op(aten.select.int, kind=Kind.VIEW)
+@op(aten.select.int, aten.select_copy.int, kind=Kind.VIEW)
 def select(x: Array, dim: int, index: int) -> Array:
     place = axis(dim, x.ndim)
     return lax.index_in_dim(x, index % x.shape[place], place, keepdims=False)
@@ -104,13 +108,22 @@ def _pieces(x: Array, dim: int, extents: tuple[int, ...]) -> tuple[Array, ...]:
     return tuple(lax.slice_in_dim(x, end - n, end, 1, place) for n, end in zip(extents, ends, strict=True))
 
 
-@op(aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, kind=Kind.VIEW)
+@op(
+    aten.split.Tensor,
+    aten.split_copy.Tensor,
+    aten.split_with_sizes.default,
+    aten.split_with_sizes_copy.default,
+    aten.unsafe_split.Tensor,
+    aten.unsafe_split_with_sizes.default,
+    aten.chunk.default,
+    kind=Kind.VIEW,
+)
 def split(x: Array, sizes: Any, dim: int = 0, *, out: TupleType) -> tuple[Array, ...]:
     extents = tuple(part.shape[axis(dim, x.ndim)] for part in out.elements if part is not None)
     return _pieces(x, dim, extents)
 
 
-@op(aten.unbind.int, kind=Kind.VIEW)
+@op(aten.unbind.int, aten.unbind_copy.int, kind=Kind.VIEW)
 def unbind(x: Array, dim: int = 0) -> tuple[Array, ...]:
     place = axis(dim, x.ndim)
     return tuple(lax.index_in_dim(x, i, place, keepdims=False) for i in range(x.shape[place]))
@@ -150,7 +163,7 @@ def as_strided(
     return flat[jnp.asarray(index)] if index.size else jnp.zeros(size, x.dtype)
 
 
-@op(aten.view.dtype, kind=Kind.VIEW)
+@op(aten.view.dtype, aten.view_copy.dtype, kind=Kind.VIEW)
 def view_dtype(x: Array, dtype: Any, *, out: TensorType) -> Array:
     """The same bytes as another element type; the last dimension grows or shrinks with the size of an element."""
     target = dtypes.to_numpy(out.dtype)
