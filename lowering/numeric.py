@@ -59,9 +59,9 @@ def sealed(x: Array) -> Array:
 
     It rewrites pairs of operations whatever their operands (``exp(a) * exp(b)`` to ``exp(a + b)``, ``log(exp(a))`` to
     ``a``, ``(a / b) / c`` to ``a / (b * c)``), which overflow elsewhere than PyTorch's. The code generator drops the
-    multiplication by one.
+    multiplication by one. Complex numbers stay as they are: multiplied by one, infinities would turn into NaN.
     """
-    return x * constant(1.0, dtype_of(x))
+    return x if dtype_of(x).is_complex else x * constant(1.0, dtype_of(x))
 
 
 def quotient(a: Array, b: Array) -> Array:
@@ -90,6 +90,11 @@ def cast(x: Any, dtype: DType) -> Array:
         return _float_to_integer(x, dtype)
     if _is_small_float(source) or (_is_small_float(dtype) and source is not DType.F32):
         x = x.astype(np.float32)
+    if dtype is DType.F8E8M0FNU:
+        return _nearest_power_of_two(x)
+    if dtype is DType.F8E4M3FN:
+        limit = jnp.copysign(np.float32(448), x)  # ATen saturates here, infinities too; XLA gives NaN
+        x = jnp.where(jnp.abs(x) > 448, limit, x)
     if dtype is DType.BF16:
         # XLA's library kernels for sums (YNN) drop a conversion to bfloat16 and back, whatever the options say.
         x = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
@@ -98,6 +103,15 @@ def cast(x: Any, dtype: DType) -> Array:
 
 def _is_small_float(dtype: DType) -> bool:
     return dtype.is_floating and dtype.itemsize < 4
+
+
+def _nearest_power_of_two(x: Array) -> Array:
+    """float32 as its exponent alone, without regard to sign; zero becomes the lowest power, as in ATen."""
+    bits = lax.bitcast_convert_type(x, np.uint32)
+    exponent = (bits >> 23) & 0xFF
+    half, rest = (bits & 0x400000) != 0, (bits & 0x3FFFFF) != 0
+    up = half & (rest | (exponent > 0)) & (exponent < 0xFF)
+    return lax.bitcast_convert_type((exponent + up).astype(np.uint8), dtypes.to_numpy(DType.F8E8M0FNU))
 
 
 def _float_to_integer(x: Array, dtype: DType) -> Array:
@@ -124,8 +138,20 @@ def promote_types(a: DType, b: DType) -> DType:
     return dtypes.from_torch(torch.promote_types(dtypes.to_torch(a), dtypes.to_torch(b)))
 
 
-def _category(dtype: DType) -> int:
-    return 0 if dtype is DType.BOOL else 1 if dtype.is_integer else 2 if dtype.is_floating else 3
+_COMPLEX_OF = {DType.BF16: DType.C64, DType.F32: DType.C64, DType.F64: DType.C128}
+
+
+def _combined(higher: DType | None, lower: DType | None) -> DType | None:
+    """The type of two classes of operands, of which the first goes before the second within a category."""
+    if higher is None or lower is None:
+        return lower if higher is None else higher
+    if higher.is_complex:
+        return higher
+    if higher.is_floating:
+        return _COMPLEX_OF[higher] if lower.is_complex else higher
+    if higher is DType.BOOL or lower.is_floating or lower.is_complex:
+        return promote_types(higher, lower)
+    return higher
 
 
 def _scalar_dtype(value: Scalar) -> DType:
@@ -150,14 +176,8 @@ def result_dtype(*operands: Any) -> DType:
         own = dtype_of(x) if is_array(x) else _scalar_dtype(x)
         held = classes[place]
         classes[place] = own if held is None else promote_types(held, own)
-    found: DType | None = None
-    for candidate in classes:
-        if candidate is None:
-            continue
-        if found is None:
-            found = candidate
-        elif _category(candidate) > _category(found):
-            found = promote_types(found, candidate) if candidate.is_complex and found.is_floating else candidate
+    dims, zeros, scalars = classes
+    found = _combined(dims, _combined(zeros, scalars))
     if found is None:
         raise TypeError("no operand has a type")
     return found

@@ -108,14 +108,26 @@ def sort_key(x: Array) -> Array:
     return x if dtype is DType.I64 else x.astype(np.int32)
 
 
+LOW_WORD = np.int64(0xFFFFFFFF)
+
+
 def sorted_positions(x: Array, axis: int, descending: bool) -> Array:
     """int64 positions that sort ``x`` stably along the axis."""
     key = sort_key(x)
     if descending:
         key = ~key  # reverses the order of keys, and not that of equal elements
-    place = lax.broadcasted_iota(np.int64, x.shape, axis)
-    if key.dtype == np.int64:
-        return lax.sort((key, place), dimension=axis, num_keys=1, is_stable=True)[1]
-    # Key and place in one word: XLA sorts one operand of plain integers four times as fast as pairs by a comparator.
-    word = (key.astype(np.int64) << np.int64(32)) | place
-    return lax.sort(word, dimension=axis, is_stable=False) & np.int64(0xFFFFFFFF)
+    if key.dtype != np.int64:
+        return _positions_by(key.astype(np.int64), axis)
+    # By the low half, taken without sign, and then, stably, by the high half.
+    low = (key & LOW_WORD) - np.int64(2**31)
+    first = _positions_by(low, axis)
+    return take(first, _positions_by(take(key >> np.int64(32), first, axis), axis), axis)
+
+
+def _positions_by(key: Array, axis: int) -> Array:
+    """Stable sort by an int64 key that fits 32 bits.
+
+    Key and place go into one word: XLA sorts one operand of plain integers four times as fast as pairs by a comparator.
+    """
+    word = (key << np.int64(32)) | lax.broadcasted_iota(np.int64, key.shape, axis)
+    return lax.sort(word, dimension=axis, is_stable=False) & LOW_WORD

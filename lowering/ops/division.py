@@ -99,7 +99,17 @@ def remainder(x: Any, y: Any, *, out: TensorType) -> Array:
 @op(aten.pow.Tensor_Tensor, aten.pow.Scalar, kind=Kind.ELEMENTWISE, work=per_element(flops=1, transcendental=2))
 def pow_(x: Any, y: Array, *, out: TensorType) -> Array:
     a, b = working(out, x, y)
-    return narrow(_integer_power(a, b) if _is_whole(out.dtype) else sealed(jnp.power(a, b)), out)
+    if _is_whole(out.dtype):
+        return narrow(_integer_power(a, b), out)
+    if out.dtype.is_complex:
+        return _complex_power(a, b)
+    return narrow(sealed(jnp.power(a, b)), out)
+
+
+def _complex_power(a: Array, b: Array) -> Array:
+    """Of zero: zero to powers in the right half of the plane, otherwise no number; not even to the power zero."""
+    none = lax.complex(*(jnp.full((), jnp.nan, b.real.dtype),) * 2)
+    return jnp.where(a == 0, jnp.where(b.real > 0, jnp.zeros((), a.dtype), none), jnp.power(a, b))
 
 
 def _is_whole(dtype: DType) -> bool:

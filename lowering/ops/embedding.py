@@ -16,7 +16,7 @@ from neuron_compiler.ir.graph import DType, TensorType, TupleType
 from neuron_compiler.lowering import checks
 from neuron_compiler.lowering.addressing import Rows, in_range, rows_of
 from neuron_compiler.lowering.numeric import Array, cast, dtype_of, dtypes, narrow, widen, widened
-from neuron_compiler.lowering.ops.sort import searchsorted
+from neuron_compiler.lowering.ops.scan import cumsum
 from neuron_compiler.opdef import Call, Kind, Work, op, per_input_element
 
 aten = torch.ops.aten
@@ -59,12 +59,11 @@ def embedding_dense_backward(
 
 
 def _bag_of(offsets: Array, bags: int, count: int) -> Array:
-    """For each of ``count`` indices, the bag that it belongs to: the last that starts at or before it."""
+    """For each of ``count`` indices, its bag: how many bags after the first start at or before it."""
     if count == 0 or bags == 0:
         return jnp.zeros(count, jnp.int64)
-    places = jnp.arange(count, dtype=offsets.dtype)
-    found = searchsorted(offsets[:bags], places, right=True, out=TensorType((count,), DType.I64))
-    return found - 1
+    starts = Rows(offsets[1:bags], ()).write(jnp.zeros(count, jnp.int64), jnp.ones(bags - 1, jnp.int64), "add")
+    return cumsum(starts, 0, out=TensorType((count,), DType.I64))
 
 
 def _summed(rows: Array, bag: Array, bags: int, how: str = "add", start: float = 0.0) -> Array:

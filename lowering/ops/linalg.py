@@ -237,7 +237,7 @@ def eig(x: Array, *, out: TupleType) -> tuple[Array, Array]:
     return values, vectors
 
 
-@op(aten._linalg_eigvals.default, aten.linalg_eigvals.default, kind=Kind.OTHER, work=cubic(10))
+@op(aten._linalg_eigvals.default, kind=Kind.OTHER, work=cubic(10))
 def eigvals(x: Array, *, out: TensorType) -> Array:
     return _eig(x, False, lambda index: out)[0]
 

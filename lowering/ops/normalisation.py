@@ -37,6 +37,11 @@ def zero(type_: TensorType) -> Array:
     return jnp.zeros(type_.shape, dtypes.to_numpy(type_.dtype))
 
 
+def standardised(x: Array, mean: Array, rstd: Array) -> Array:
+    """``(x - mean) * rstd``, spelt so that XLA does not keep ``x - mean`` of the variance in memory for it."""
+    return x * rstd - mean * rstd
+
+
 def input_gradient(grad: Array, unit: Array, rstd: Array, axes: tuple[int, ...]) -> Array:
     """Gradient of ``unit = (x - mean) * rstd`` with respect to x, where mean and rstd are taken over the axes."""
     return rstd * (grad - mean_over(grad, axes) - unit * mean_over(grad * unit, axes))
@@ -56,7 +61,7 @@ def layer_norm(
         return tuple(zero(element) for element in out.elements)
     variance, average = moments(wide, axes, compensated=False)
     rstd = reciprocal_deviation(variance, eps)
-    result = (wide - average) * rstd
+    result = standardised(wide, average, rstd)
     if weight is not None:
         result = result * cast(weight, dtype_of(wide))
     if bias is not None:
@@ -124,7 +129,7 @@ def group_norm(
     wide = _grouped(x, n, groups, channels, size)
     variance, average = moments(wide, (2, 3), compensated=False)
     rstd = reciprocal_deviation(variance, eps)
-    result = (wide - average) * rstd
+    result = standardised(wide, average, rstd)
     if weight is not None:
         result = result * _per_group(weight, wide)
     if bias is not None:

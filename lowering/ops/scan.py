@@ -1,7 +1,7 @@
 """Cumulative ops: one pass along a dimension, in the order and the accumulation type of ATen's CPU kernels.
 
-The pass is a loop over the dimension with the other dimensions side by side. XLA's own cumulative ops are a
-reduce-window (quadratic on the CPU) or a logarithmic tree (several times slower here, and slow to compile).
+The pass is a loop over the dimension with the other dimensions side by side, or row after row. XLA's own cumulative
+ops are a reduce-window (quadratic on the CPU) or a logarithmic tree (several times slower here, and slow to compile).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -29,13 +30,37 @@ ACCUMULATED_IN: Mapping[DType, DType] = {
 }
 
 
+UNROLLED = 8  # elements of a row that one turn of the loop takes
+
+
 def along(step: Callable[[Any, Any], tuple[Any, Any]], start: Callable[[Array], Any], x: Array, axis: int) -> Any:
     """``lax.scan`` over one axis: ``start`` makes the first carry from one slice; results keep the axis in place."""
+    if axis == x.ndim - 1:
+        return _along_rows(step, start, x)
     moved = jnp.moveaxis(x, axis, 0)
     _, rows = lax.scan(step, start(moved[0]), moved)
-    if isinstance(rows, tuple):
-        return tuple(jnp.moveaxis(row, 0, axis) for row in rows)
-    return jnp.moveaxis(rows, 0, axis)
+    return jax.tree.map(lambda row: jnp.moveaxis(row, 0, axis), rows)
+
+
+def _along_rows(step: Callable[[Any, Any], tuple[Any, Any]], start: Callable[[Array], Any], x: Array) -> Any:
+    """The last axis, by one loop through memory that starts anew at each row: XLA's transpositions cost more."""
+    size = x.shape[-1]
+    taken = next(count for count in (UNROLLED, UNROLLED // 2, UNROLLED // 4, 1) if size % count == 0)
+    turns = np.int32(size // taken)
+    pieces = x.reshape(-1, taken)
+
+    def turn(state: tuple[Array, Any], piece: Array) -> tuple[tuple[Array, Any], Any]:
+        number, carry = state
+        carry = jax.tree.map(lambda new, old: jnp.where(number == 0, new, old), start(piece[0]), carry)
+        found = []
+        for place in range(taken):
+            carry, row = step(carry, piece[place])
+            found.append(row)
+        number = jnp.where(number + 1 == turns, np.int32(0), number + 1)
+        return (number, carry), jax.tree.map(lambda *elements: jnp.stack(elements), *found)
+
+    _, rows = lax.scan(turn, (jnp.zeros((), np.int32), start(pieces[0, 0])), pieces)
+    return jax.tree.map(lambda row: row.reshape(x.shape), rows)
 
 
 def running(x: Array, axis: int, combine: Callable[[Array, Array], Array], first: Any, out: DType) -> Array:

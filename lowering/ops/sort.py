@@ -165,16 +165,19 @@ def _search(sequence: Array, values: Array, right: bool) -> Array:
     size = sequence.shape[-1]
     batch = sequence.shape[:-1]
     per_row = values.reshape(*batch, -1) if batch else values.reshape(-1)
-    low = jnp.zeros(per_row.shape, jnp.int64)
-    high = jnp.full(per_row.shape, size, jnp.int64)
-    for _ in range(size.bit_length()):
+    number = np.int32 if size < order.INT32_MAX else np.int64
+
+    def halve(_: Any, state: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = state
         middle = low + (high - low) // 2
         found = order.take(sequence, jnp.minimum(middle, size - 1), len(batch))
         goes_right = ~(found > per_row) if right else ~(found >= per_row)
         searching = low < high
         low = jnp.where(searching & goes_right, middle + 1, low)
-        high = jnp.where(searching & ~goes_right, middle, high)
-    return low.reshape(values.shape)
+        return low, jnp.where(searching & ~goes_right, middle, high)
+
+    bounds = jnp.zeros(per_row.shape, number), jnp.full(per_row.shape, size, number)
+    return lax.fori_loop(0, size.bit_length(), halve, bounds)[0].reshape(values.shape)
 
 
 def _searching(call: Call) -> Work:

@@ -211,11 +211,12 @@ def _incomplete_gamma(function: Callable[[Array, Array], Array], at_infinity: fl
     deviate = (jnp.cbrt(x / a) - (1 - 1 / (9 * a))) * 3 * jnp.sqrt(a)
     normal = jsp.ndtr(deviate if at_infinity else -deviate)
     found = jnp.where(plain, series, normal)
-    found = jnp.where(jnp.isinf(x), at_infinity, jnp.where(jnp.isinf(a), 1 - at_infinity, found))
-    found = jnp.where(jnp.isinf(x) & jnp.isinf(a), jnp.nan, found)
+    found = jnp.where((x != x) | (a != a), jnp.nan, found)
+    found = jnp.where(jnp.isinf(x), at_infinity, found)
+    found = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, 1 - at_infinity), found)
     found = jnp.where(x == 0, 1 - at_infinity, found)
     found = jnp.where(a == 0, jnp.where(x > 0, at_infinity, jnp.nan), found)
-    return jnp.where((x < 0) | (a < 0) | (x != x) | (a != a), jnp.nan, found)
+    return jnp.where((x < 0) | (a < 0), jnp.nan, found)
 
 
 @op(aten.i0.default, aten.special_modified_bessel_i0.default, kind=Kind.ELEMENTWISE, work=SERIES)

@@ -23,6 +23,8 @@ def _positions(image: Ints, w: Window) -> Ints:
 def im2col(x: Array, kernel_size: Ints, dilation: Ints, padding: Ints, stride: Ints, *, out: TensorType) -> Array:
     """``x`` [N, C, H, W] or [C, H, W] to [N, C * kernel, windows]."""
     w = Window(*(tuple(v) * (2 // len(v)) for v in (kernel_size, stride, padding, dilation)), 1)
+    if x.size == 0:
+        return jnp.zeros(out.shape, x.dtype)
     image = x.reshape(-1, *x.shape[-3:])
     positions = _positions(image.shape[2:], w)
     return jnp.stack(shifted(padded(image, w, positions), w, positions), axis=2).reshape(out.shape)
@@ -40,9 +42,9 @@ def col2im(
     out: TensorType,
 ) -> Array:
     """``x`` [N, C * kernel, windows] to [N, C, *output_size]; where windows overlap, what they hold is added."""
+    w = Window(*(tuple(v) * (2 // len(v)) for v in (kernel_size, stride, padding, dilation)), 1)
     if x.size == 0:
         return jnp.zeros(out.shape, x.dtype)
-    w = Window(*(tuple(v) * (2 // len(v)) for v in (kernel_size, stride, padding, dilation)), 1)
     positions = _positions(output_size, w)
     rows, columns = (
         regular_windows(*axis).inverse(by_tap=True)

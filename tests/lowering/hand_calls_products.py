@@ -87,6 +87,7 @@ def _calls() -> dict[str, tuple[Call, ...]]:
             ((_noise(2, 3, 5, dtype=dtype), _noise(4, 5, dtype=dtype), _noise(4, dtype=dtype)), {})
             for dtype in (torch.float32, torch.bfloat16, torch.float64)
         ],
+        "aten._linalg_eigvals.default": [((_noise(2, 4, 4),), {}), ((_noise(3, 3, dtype=torch.complex64),), {})],
         "aten.avg_pool1d.default": [((_noise(2, 3, 7), [3], [2], [1], True, False), {})],
     }
     calls["aten.mkldnn_rnn_layer.default"], calls["aten.mkldnn_rnn_layer_backward.default"] = _lstm()

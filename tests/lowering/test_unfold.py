@@ -29,3 +29,11 @@ def test_unfold_and_fold(
         call(aten.col2im.default, columns, [6, 7], kernel, dilation, padding, stride),
         call(aten.col2im.default, columns.bfloat16(), [6, 7], kernel, dilation, padding, stride),
     )
+
+
+def test_empty_batch() -> None:
+    columns = torch.zeros(0, 4, 16)
+    check(
+        call(aten.col2im.default, columns, [5, 5], [2, 2], [1, 1], [0, 0], [1, 1]),
+        call(aten.im2col.default, torch.zeros(0, 1, 5, 5), [2, 2], [1, 1], [0, 0], [1, 1]),
+    )
