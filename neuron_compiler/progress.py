@@ -27,10 +27,24 @@ STAGES = {
 }
 
 
+_elsewhere = 0
+
+
+@contextmanager
+def elsewhere() -> Iterator[None]:
+    """No line for the compiles inside the block: who compiles draws on the terminal too."""
+    global _elsewhere
+    _elsewhere += 1
+    try:
+        yield
+    finally:
+        _elsewhere -= 1
+
+
 def wanted(stream: TextIO | None = None) -> bool:
     """Whether somebody watches: standard error is a terminal that can erase a line, and no CI log."""
     stream = sys.stderr if stream is None else stream
-    return stream is not None and stream.isatty() and options.terminal_shows_progress()
+    return not _elsewhere and stream is not None and stream.isatty() and options.terminal_shows_progress()
 
 
 class Progress(Observer):

@@ -26,8 +26,9 @@ PACKAGES = (
     "timm",
 )
 
-FEATURES = ("fma", "avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_tile")
-FEATURES += ("amx_bf16", "amx_int8", "asimd", "sve", "sve2", "bf16", "i8mm")
+X86 = {"fma", "avx", "avx2", "avx512f", "avx512_bf16", "avx512_fp16", "avx512_vnni", "avx_vnni", "amx_bf16", "amx_int8"}
+ARM = {"asimd", "sve", "sve2", "bf16", "i8mm"}
+FEATURES = frozenset(X86 | ARM)
 """Processor flags that change which kernels run, as Linux names them."""
 
 ENTRY_POINTS = (("torch_dynamo_backends", "neuron"), ("torch.backends", "neuron_compiler"))
@@ -80,7 +81,7 @@ def machine() -> Iterator[tuple[str, str]]:
     model, flags = processor()
     yield "system", platform.platform()
     yield "processor", model
-    yield "features", " ".join(feature for feature in FEATURES if feature in flags) or "unknown"
+    yield "features", " ".join(sorted(FEATURES & flags)) or "unknown"
     yield "cores", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} may be used"
     yield "threads", f"{torch.get_num_threads()} in torch, {torch.get_num_interop_threads()} between ops"
     yield "torch kernels", str(torch.backends.cpu.get_cpu_capability())

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from neuron_compiler.compile import Compilation
 from neuron_compiler.measure import rows, show
+from neuron_compiler.measure.difference import RMS_LIMIT
 from neuron_compiler.measure.systems import INDUCTOR, SYSTEMS, warm_up
 from neuron_compiler.models import Size, find
 from neuron_compiler.passes.tile import sbuf_peak_bytes
@@ -100,7 +101,7 @@ def after_words(found: Sequence[rows.Row], folder: Path) -> str:
         verdict = own.verdict or "equal to eager within the bound"
         lines.append(
             f"{row.title}: largest difference from eager {own.difference.largest:.1e}, "
-            f"relative RMS {own.difference.rms:.1e} (bound {rows.RMS_LIMIT:.0e}): {verdict}; "
+            f"relative RMS {own.difference.rms:.1e} (bound {RMS_LIMIT:.0e}): {verdict}; "
             f"{own.fallbacks} ops fell back to eager"
         )
         if (missing := row.results.get(INDUCTOR)) is not None and missing.first_call_seconds is None:

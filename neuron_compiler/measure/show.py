@@ -13,6 +13,7 @@ from rich.table import Table
 from neuron_compiler.measure import clock
 from neuron_compiler.measure.rows import Result, Row
 from neuron_compiler.measure.systems import EAGER, INDUCTOR, NEURON
+from neuron_compiler.progress import elsewhere
 
 PLAIN_WIDTH = 120
 """Columns where the output is no terminal."""
@@ -49,7 +50,7 @@ class Progress:
         if self._status is None:
             yield self
         else:
-            with self._status:
+            with self._status, elsewhere():
                 yield self
 
 

@@ -109,7 +109,7 @@ def _step(example: Example, module: Any) -> list[torch.Tensor]:
     """Loss and gradients of one forward and backward: the loss is the mean square of the results."""
     example.module.zero_grad(set_to_none=True)
     loss = mean_square(example.call(module))
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     gradients = [p.grad for p in example.module.parameters() if p.grad is not None]
     return [loss.detach(), *gradients]
 

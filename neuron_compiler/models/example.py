@@ -83,19 +83,18 @@ def generator(seed: int = SEED) -> torch.Generator:
 
 def _fan_in(module: nn.Module, weight: torch.Tensor) -> int:
     """Number of products that are summed into one result of the module."""
-    if weight.dim() == 2:
-        # transformers' Conv1D (GPT-2) holds its matrix as (in, out).
-        return weight.shape[0] if type(module).__name__ == "Conv1D" else weight.shape[1]
+    sizes: tuple[int, ...] = tuple(weight.shape)
     if isinstance(module, nn.modules.conv._ConvNd):
-        return weight.numel() // weight.shape[0]
-    return weight.shape[-1]
+        return math.prod(sizes[1:])
+    # transformers' Conv1D (GPT-2) holds its matrix as (in, out).
+    return sizes[0] if type(module).__name__ == "Conv1D" else sizes[-1]
 
 
 KEPT = ("A_log", "D", "dt_proj.bias", "inv_freq")
 """Parameters and buffers whose initial values are part of the architecture: state-space decay, RoPE frequencies."""
 
 
-@torch.no_grad()
+@torch.no_grad()  # type: ignore[untyped-decorator]
 def redraw(module: nn.Module, seed: int = SEED) -> nn.Module:
     """Give weights new random values, in place, and put the module into evaluation mode.
 
