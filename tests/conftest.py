@@ -117,6 +117,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: a model of its published width; within a budget, after all others")
     budget = parse_budget(os.environ.get("NEURON_TEST_BUDGET", ""))
     config.pluginmanager.register(Order(budget, os.environ.get("NEURON_TEST_SEED", "0")), "neuron_compiler_order")
+    if (TESTS / "suites" / "suite_summary.py").is_file():
+        sys.path.append(str(TESTS / "suites"))
+        config.pluginmanager.import_plugin("suite_summary")
 
 
 @pytest.fixture(autouse=True)

@@ -106,3 +106,14 @@ def test_random_numbers_are_the_same_numbers() -> None:
     # The last is drawn outside: the generator stands where eager leaves it.
     result = [*compiled(function)(x), torch.rand(2)]
     assert [torch.equal(a, b) for a, b in zip(result, expected, strict=True)] == [True] * 4
+
+
+def test_equal_elements_keep_their_order() -> None:
+    x = torch.arange(100) % 3
+    values, positions = compiled(lambda a: torch.sort(a))(x)
+    assert torch.equal(values, torch.sort(x).values)
+    assert torch.equal(positions, torch.sort(x, stable=True).indices)
+    values, positions = compiled(lambda a: torch.topk(a, 4))(x)
+    assert (values.tolist(), positions.tolist()) == ([2] * 4, [2, 5, 8, 11])
+    value, position = compiled(lambda a: torch.kthvalue(a, 2))(x)
+    assert (value.item(), position.item()) == (0, 3)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from neuron_compiler import options
-from neuron_compiler.progress import Progress, wanted
+from neuron_compiler.progress import Progress, elsewhere, wanted
 
 ERASE = b"\r\x1b[2K"
 
@@ -124,6 +124,8 @@ def test_nothing_where_nobody_watches(terminal, monkeypatch, tmp_path):
         with monkeypatch.context() as patch:
             patch.setenv(variable, value)
             assert not wanted(terminal.stream)
+    with elsewhere():
+        assert not wanted(terminal.stream)
     assert wanted(terminal.stream)
 
 

@@ -8,7 +8,6 @@ The summary at the end of the run counts both. float64 and complex64 run where t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 
 import observed
@@ -16,9 +15,7 @@ import op_cases
 import pytest
 import torch
 from op_cases import Case
-from torch._dynamo.utils import counters
-
-from neuron_compiler.ledger import LEDGER
+from suite_summary import CASES_OF_A_WHOLE_RUN
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -27,15 +24,10 @@ CASES = [
     *(pytest.param(case, id=str(case), marks=pytest.mark.full) for case in op_cases.cases(op_cases.FURTHER)),
 ]
 
-FLOOR = 0.0
-"""Least share of all cases that have to be compiled without a fallback, of those of which PyTorch captures anything."""
-
-tally: Counter[str] = Counter()
-
 
 @pytest.mark.parametrize("case", CASES)
 def test_op(case: Case, record_property: Callable[[str, object], None]) -> None:
-    tally["tried"] += 1
+    record_property(CASES_OF_A_WHOLE_RUN, len(CASES))
     samples = case.samples()
     if not samples:
         pytest.skip("the database has no sample of this dtype that eager accepts")
@@ -45,8 +37,6 @@ def test_op(case: Case, record_property: Callable[[str, object], None]) -> None:
     random = not _equal(want, again)
     compiled = torch.compile(program, backend="neuron")
     got = case.observe(compiled, samples)
-    tally["captured"] += counters["stats"]["calls_captured"] > 0
-    tally["whole"] += counters["stats"]["calls_captured"] > 0 and not LEDGER.counts("fallback")
     wrong = observed.faults(got, want, case.near(random))
     if wrong and not random:
         wrong = observed.faults(got, want, case.no_further(case.near(random), program, samples))
@@ -66,10 +56,3 @@ def _same_bits(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 def test_excluded_ops_are_in_the_database() -> None:
     assert set(op_cases.EXCLUDED) <= {info.name for info in op_cases.op_db}
-
-
-def test_share_without_fallback() -> None:
-    """Of a whole run; the share that was measured may only grow."""
-    if tally["tried"] < len(CASES):
-        pytest.skip("says something only where every case has run")
-    assert tally["whole"] >= FLOOR * tally["captured"], dict(tally)
