@@ -94,12 +94,15 @@ def _parse(variable: str, name: str, text: str) -> Any:
 def from_environment(environ: Mapping[str, str] | None = None) -> Options:
     """The defaults as the environment changes them."""
     environ = os.environ if environ is None else environ
-    given = {
-        name: _parse(variable, name, environ[variable])
-        for variable, name in ENVIRONMENT.items()
-        if environ.get(variable)
-    }
-    return replace(Options(), **given)
+    found = Options()
+    for variable, name in ENVIRONMENT.items():
+        if text := environ.get(variable):
+            value = _parse(variable, name, text)
+            try:
+                found = replace(found, **{name: value})
+            except OptionsError as error:
+                raise OptionsError(f"{error.what} (set by {variable})") from None
+    return found
 
 
 def from_call(

@@ -86,7 +86,11 @@ def test_strict_from_text(text: str, value: bool) -> None:
             "1.5",
             "NEURON_COMPILER_PROGRAM_CACHE_SIZE is '1.5'; it takes a whole number",
         ),
-        ("NEURON_COMPILER_TARGET", "trn9", "option 'target' is 'trn9'; it takes one of 'trn1', 'trn2', 'trn3'"),
+        (
+            "NEURON_COMPILER_TARGET",
+            "trn9",
+            "option 'target' is 'trn9'; it takes one of 'trn1', 'trn2', 'trn3' (set by NEURON_COMPILER_TARGET)",
+        ),
     ],
 )
 def test_bad_text_is_an_error(variable: str, text: str, message: str) -> None:
