@@ -10,10 +10,10 @@ import sys
 from collections.abc import Sequence
 
 from neuron_compiler import __version__
-from neuron_compiler.commands import bench, demo, env, opt
+from neuron_compiler.commands import bench, demo, env, opt, setup
 from neuron_compiler.errors import NeuronCompilerError
 
-COMMANDS = {"demo": demo, "bench": bench, "opt": opt, "env": env}
+COMMANDS = {"demo": demo, "bench": bench, "opt": opt, "env": env, "setup": setup}
 
 
 def parser() -> argparse.ArgumentParser:

@@ -82,3 +82,7 @@ class DumpError(NeuronCompilerError):
 
 class RuntimeFault(NeuronCompilerError, RuntimeError):
     """A compiled program cannot run: wrong arguments, a forked process, an error reported by the executable."""
+
+
+class DeviceError(NeuronCompilerError, RuntimeError):
+    """Device neuron cannot be built, or not be registered in this process."""

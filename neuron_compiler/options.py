@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from neuron_compiler.errors import OptionsError
@@ -15,6 +16,7 @@ from neuron_compiler.errors import OptionsError
 TARGETS = ("trn1", "trn2", "trn3")
 EMULATIONS = ("off", "tile")
 VERIFY_LEVELS = ("off", "stage", "every")
+MAX_DEVICES = 128
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -141,6 +143,63 @@ def terminal_shows_progress(environ: Mapping[str, str] | None = None) -> bool:
 def autoload_disabled(environ: Mapping[str, str] | None = None) -> bool:
     """Whether PyTorch's ``TORCH_DEVICE_BACKEND_AUTOLOAD=0`` keeps our hook from running."""
     return (os.environ if environ is None else environ).get("TORCH_DEVICE_BACKEND_AUTOLOAD", "1") == "0"
+
+
+def cache_folder(environ: Mapping[str, str] | None = None) -> Path:
+    """Where what was built once is kept: ``NEURON_COMPILER_CACHE``, else ``neuron_compiler`` in the user's cache."""
+    environ = os.environ if environ is None else environ
+    if given := environ.get("NEURON_COMPILER_CACHE"):
+        return Path(given).expanduser()
+    base = environ.get("XDG_CACHE_HOME", "")
+    # The specification has paths that are not absolute ignored.
+    return (Path(base) if os.path.isabs(base) else Path("~/.cache").expanduser()) / "neuron_compiler"
+
+
+def device_wanted(environ: Mapping[str, str] | None = None) -> bool | None:
+    """``NEURON_COMPILER_DEVICE``: 1 registers device neuron beside another accelerator, 0 keeps ``import torch`` from
+    registering it; None, unset, registers it where there is no other.
+    """
+    variable = "NEURON_COMPILER_DEVICE"
+    text = (os.environ if environ is None else environ).get(variable, "")
+    return _parse(variable, "strict", text) if text else None
+
+
+def device_count(environ: Mapping[str, str] | None = None) -> int:
+    """How many devices there are: ``NEURON_RT_VISIBLE_CORES`` lists them, ``NEURON_RT_NUM_CORES`` counts them; else 1.
+
+    Cores are listed as Neuron's runtime has it: ``4``, ``0-3``, ``0,2,5-7``. Raises OptionsError for another text.
+    """
+    environ = os.environ if environ is None else environ
+    variable = "NEURON_RT_VISIBLE_CORES" if environ.get("NEURON_RT_VISIBLE_CORES") else "NEURON_RT_NUM_CORES"
+    text = environ.get(variable, "") or "1"
+    try:
+        if variable == "NEURON_RT_NUM_CORES":
+            count = int(text)
+        else:
+            ends = [[int(end) for end in part.split("-")] for part in text.split(",")]
+            cores = [core for end in ends for core in range(end[0], end[-1] + 1) if len(end) <= 2]
+            count = len(set(cores))
+    except ValueError:
+        count = 0
+    if not 1 <= count <= MAX_DEVICES:
+        raise OptionsError(f"{variable} is {text!r}; it takes cores or a number of cores, from 1 to {MAX_DEVICES}")
+    return count
+
+
+def device_memory(environ: Mapping[str, str] | None = None) -> int | None:
+    """Bytes of memory of each device, where ``NEURON_COMPILER_DEVICE_MEMORY`` sets them."""
+    variable = "NEURON_COMPILER_DEVICE_MEMORY"
+    text = (os.environ if environ is None else environ).get(variable, "")
+    if not text:
+        return None
+    if not text.strip().isdecimal():
+        raise OptionsError(f"{variable} is {text!r}; it takes a number of bytes")
+    return int(text)
+
+
+def cxx(environ: Mapping[str, str] | None = None) -> str:
+    """The C++ compiler: ``CXX``, else ``c++``."""
+    return (os.environ if environ is None else environ).get("CXX") or "c++"
 
 
 SHOWN_PREFIXES = ("NEURON_", "TORCH", "XLA_", "JAX_", "OMP_", "GOMP_", "KMP_", "MKL_", "DNNL_", "ONEDNN_", "HF_HUB_")

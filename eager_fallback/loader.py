@@ -1,0 +1,131 @@
+"""The loaded library and its C functions, with their types.
+
+In: a path. Out: a ``Shim``. Invariant: loaded once, and never unloaded: PyTorch keeps pointers into it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from neuron_compiler import device_library
+from neuron_compiler.eager_fallback import build
+from neuron_compiler.errors import DeviceError
+
+OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
+"""Told of an op by its name; a number other than 0 makes the op raise."""
+
+SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
+    "neuron_initialize": (ctypes.c_int, (ctypes.c_int, ctypes.c_int64)),
+    "neuron_error": (ctypes.c_char_p, ()),
+    "neuron_is_forked": (ctypes.c_int, ()),
+    "neuron_is_used": (ctypes.c_int, ()),
+    "neuron_set_memory_limit": (None, (ctypes.c_int, ctypes.c_int64)),
+    "neuron_memory_limit": (ctypes.c_int64, (ctypes.c_int,)),
+    "neuron_count_calls": (None, (ctypes.c_int,)),
+    "neuron_record_count": (ctypes.c_int, ()),
+    "neuron_record": (ctypes.c_char_p, (ctypes.c_int, ctypes.POINTER(ctypes.c_uint64))),
+    "neuron_clear_records": (None, ()),
+    "neuron_set_notice": (None, (ctypes.c_char_p, ctypes.c_int)),
+    "neuron_set_observer": (None, (OBSERVER,)),
+}
+
+
+@dataclass(frozen=True)
+class Call:
+    """What the ledger knows of one operator: its name with overload, and sums over its calls."""
+
+    name: str
+    calls: int
+    nanoseconds: int
+    bytes: int
+
+
+class Shim:
+    """The C functions of the library."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.devices = 0
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise DeviceError(
+                f"{path} cannot be loaded: {error}",
+                when="loading device neuron",
+                hint="remove the file; it is built again by `neuron-compiler setup`",
+            ) from error
+        self._observer: object = None
+        for name, (result, arguments) in SIGNATURES.items():
+            function = getattr(self._library, name)
+            function.restype, function.argtypes = result, list(arguments)
+
+    def initialize(self, devices: int, limit: int) -> None:
+        """Register the device with PyTorch's core, under the name it has there; raises DeviceError."""
+        if self._library.neuron_initialize(devices, limit) != 0:
+            raise DeviceError(self._library.neuron_error().decode(), when="registering device neuron")
+        self.devices = devices
+
+    def is_forked(self) -> bool:
+        """Whether this process was forked off one that had used the device."""
+        return bool(self._library.neuron_is_forked())
+
+    def is_used(self) -> bool:
+        """Whether memory of the device has been allocated."""
+        return bool(self._library.neuron_is_used())
+
+    def memory_limit(self, index: int) -> int:
+        """Bytes that the device may hold."""
+        return int(self._library.neuron_memory_limit(index))
+
+    def set_memory_limit(self, index: int, limit: int) -> None:
+        """Set the bytes that the device may hold."""
+        self._library.neuron_set_memory_limit(index, limit)
+
+    def count_calls(self, on: bool) -> None:
+        """Switch the counts per operator on or off."""
+        self._library.neuron_count_calls(int(on))
+
+    def clear_calls(self) -> None:
+        """Set all counts to 0."""
+        self._library.neuron_clear_records()
+
+    def calls(self) -> list[Call]:
+        """Operators that were called while counts were on."""
+        counts = (ctypes.c_uint64 * 3)()
+        found = []
+        for place in range(self._library.neuron_record_count()):
+            name = self._library.neuron_record(place, counts)
+            if counts[0]:
+                found.append(Call(name.decode(), *counts))
+        return found
+
+    def set_notice(self, name: str, notice: int) -> None:
+        """Whether the observer is told before operator ``name`` runs: 0 never, 1 at its next call only, 2 always."""
+        self._library.neuron_set_notice(name.encode(), notice)
+
+    def observe(self, observer: Callable[[bytes], int] | None) -> None:
+        """Set who is told; None tells nobody."""
+        made = OBSERVER(observer) if observer is not None else OBSERVER()
+        self._library.neuron_set_observer(made)
+        self._observer = made  # C does not keep it
+
+
+_shim: Shim | None = None
+
+
+def load() -> Shim:
+    """The library, built if need be; raises DeviceError where it cannot be built or loaded."""
+    global _shim
+    if _shim is None:
+        _shim = Shim(device_library.find() or build.build())
+    return _shim
+
+
+def loaded() -> Shim:
+    """The library that is in use; raises DeviceError where none is."""
+    if _shim is None:
+        raise DeviceError("device neuron is not registered", hint="import neuron_compiler.eager_fallback")
+    return _shim

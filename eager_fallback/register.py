@@ -1,0 +1,89 @@
+"""Gives PyTorch the device ``neuron``: the loaded library, the name, ``torch.neuron``, ``tensor.neuron()``.
+
+In: nothing. Out: PyTorch's PrivateUse1 is ``neuron``. Invariants: once per process, whichever threads ask; nothing is
+renamed unless the library is loaded and has registered everything; another package's device is left alone.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import threading
+
+import torch
+
+from neuron_compiler import options
+from neuron_compiler.eager_fallback import loader
+from neuron_compiler.errors import DeviceError
+from neuron_compiler.trainium import target
+
+NAME = "neuron"
+UNNAMED = "privateuseone"
+
+LOGICAL_CORES = 2
+"""Physical cores in what is one device, as Neuron's runtime has it on Trn2 and Trn3 by default."""
+
+_lock = threading.Lock()
+_registered = False
+
+
+def is_registered() -> bool:
+    """Whether this package's device is there."""
+    return _registered
+
+
+def refusal() -> DeviceError | None:
+    """Why the device cannot be registered in this process, if so."""
+    when = "registering device neuron"
+    name = torch._C._get_privateuse1_backend_name()
+    if "torch_neuronx" in sys.modules or _installed("torch_neuronx"):
+        return DeviceError(
+            "torch_neuronx is installed here, and brings a device neuron of its own",
+            when=when,
+            hint="use an environment without torch_neuronx, or without neuron-compiler",
+        )
+    if name != UNNAMED:
+        return DeviceError(
+            f"another package has registered device {name!r}, and PyTorch has room for one such device in a process",
+            when=when,
+            hint=f"do not import the package of {name!r} here, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 and import "
+            "the one you want",
+        )
+    if options.device_wanted() is not True and (found := torch.accelerator.current_accelerator(check_available=True)):
+        return DeviceError(
+            f"this process has another accelerator, {found.type}",
+            when=when,
+            hint="set NEURON_COMPILER_DEVICE=1 to have device neuron as PyTorch's accelerator instead",
+        )
+    return None
+
+
+def _installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except (ImportError, ValueError):  # a module without a spec
+        return False
+
+
+def memory_limit() -> int:
+    """Bytes of one device: what the environment sets, else its cores' share of the chip's memory."""
+    chip = target.by_name(options.from_environment().target)
+    return options.device_memory() or chip.hbm_bytes * LOGICAL_CORES // chip.neuron_cores
+
+
+def register() -> None:
+    """Register the device; the first call builds the library where there is none. Raises DeviceError."""
+    global _registered
+    with _lock:
+        if _registered:
+            return
+        if (fault := refusal()) is not None:
+            raise fault
+        shim = loader.load()
+        from neuron_compiler.eager_fallback import device_module
+
+        shim.initialize(options.device_count(), memory_limit())
+        torch.utils.rename_privateuse1_backend(NAME)
+        torch._register_device_module(NAME, device_module)
+        torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
+        _registered = True

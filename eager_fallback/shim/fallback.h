@@ -1,0 +1,378 @@
+// The one boxed kernel: device tensors become CPU tensors on the same memory, the CPU kernel runs, results come back.
+//
+// It is registered by itself for every operator with a CPU kernel, and as the catch-all for the rest: with the
+// catch-all alone, structured operators would go through their composite kernel first.
+#pragma once
+
+#include "alias.h"
+#include "device.h"
+#include "ledger.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/List.h>
+#include <ATen/core/ivalue.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+
+namespace neuron {
+
+using Stack = std::vector<c10::IValue>;
+
+// Registrations are kept for the life of the process.
+inline std::vector<c10::RegistrationHandleRAII>& registrations() {
+  static auto* made = new std::vector<c10::RegistrationHandleRAII>();
+  return *made;
+}
+
+inline void register_kernel(const c10::OperatorName& name, c10::DispatchKey key, c10::KernelFunction kernel) {
+  registrations().push_back(c10::Dispatcher::singleton().registerImpl(
+      name, key, std::move(kernel), std::nullopt, nullptr, "device neuron"));
+}
+
+// Operators in which tensors of several devices may meet, as on CUDA.
+inline bool may_mix(const std::string& name) {
+  static const std::unordered_map<std::string, bool> names = {
+      {"aten::copy_", true},
+      {"aten::_copy_from", true},
+      {"aten::_copy_from_and_resize", true},
+      {"aten::_pack_padded_sequence", true},
+      {"aten::_pack_padded_sequence_backward", true},
+      {"aten::_pad_packed_sequence", true},
+      {"aten::_ctc_loss", true},
+      {"aten::_ctc_loss_backward", true},
+      {"aten::ctc_loss", true},
+  };
+  return names.count(name) != 0;
+}
+
+// Arguments that a kernel writes without its schema saying so: running statistics.
+inline bool writes_silently(const std::string& name, const std::string& argument) {
+  return (name == "aten::native_batch_norm" || name == "aten::batch_norm") &&
+      (argument == "running_mean" || argument == "running_var");
+}
+
+struct Fallback final : c10::OperatorKernel {
+  enum Kind : uint8_t { kPlain, kTensor, kWritten, kTensors, kWrittenTensors, kIndices, kGenerator, kDeviceArgument };
+
+  explicit Fallback(const c10::OperatorHandle& op)
+      : record(record_of(c10::toString(op.operator_name()))),
+        count(op.schema().arguments().size()),
+        owning(op.operator_name().name.rfind("aten::", 0) != 0),
+        mixing(may_mix(op.operator_name().name)) {
+    const auto& arguments = op.schema().arguments();
+    for (size_t i = 0; i < count; ++i) {
+      const Kind kind = kind_of(op.operator_name().name, arguments[i]);
+      if (kind != kPlain) {
+        looked_at.push_back({static_cast<uint32_t>(i), kind});
+      }
+    }
+  }
+
+  static Kind kind_of(const std::string& op, const c10::Argument& argument) {
+    const bool written =
+        (argument.alias_info() != nullptr && argument.alias_info()->isWrite()) || writes_silently(op, argument.name());
+    c10::TypePtr type = argument.type();
+    if (auto optional = type->cast<c10::OptionalType>()) {
+      type = optional->getElementType();
+    }
+    switch (type->kind()) {
+      case c10::TypeKind::TensorType:
+        return written ? kWritten : kTensor;
+      case c10::TypeKind::ListType: {
+        const auto element = type->expectRef<c10::ListType>().getElementType();
+        if (element->kind() == c10::TypeKind::TensorType) {
+          return written ? kWrittenTensors : kTensors;
+        }
+        if (auto optional = element->cast<c10::OptionalType>()) {
+          return optional->getElementType()->kind() == c10::TypeKind::TensorType ? kIndices : kPlain;
+        }
+        return kPlain;
+      }
+      case c10::TypeKind::GeneratorType:
+        return kGenerator;
+      case c10::TypeKind::DeviceObjType:
+        return kDeviceArgument;
+      default:
+        return kPlain;
+    }
+  }
+
+  struct Place {
+    uint32_t index;
+    Kind kind;
+  };
+  struct Pair {
+    at::Tensor original, alias;
+    bool written;
+  };
+  using Pairs = c10::SmallVector<Pair, 6>;
+
+  // What one call found out about devices.
+  struct Call {
+    Pairs pairs;
+    c10::DeviceIndex device = -1; // of the results
+    bool on_cpu = false; // a CPU tensor with dimensions is among the arguments
+    bool cpu_written = false;
+    bool two_devices = false;
+    bool index_on_device = false;
+    bool result_on_cpu = false;
+  };
+
+  at::Tensor alias(const c10::OperatorHandle& op, const at::Tensor& tensor) const {
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        is_dense(*tensor.unsafeGetTensorImpl()),
+        op.operator_name(), ": device neuron holds dense tensors; this one has layout ", tensor.layout(),
+        ". Move it to the CPU for this operation.");
+    return owning ? owning_cpu(tensor) : borrowed_cpu(tensor);
+  }
+
+  void take(const c10::OperatorHandle& op, at::Tensor&& tensor, bool writes, bool index, Call& call, c10::IValue& into)
+      const {
+    if (!tensor.defined()) {
+      into = c10::IValue(std::move(tensor));
+      return;
+    }
+    if (!on_device(tensor)) {
+      if (tensor.device().type() == c10::DeviceType::CPU) {
+        call.on_cpu |= !index && tensor.dim() > 0;
+        call.cpu_written |= writes;
+      }
+      into = c10::IValue(std::move(tensor));
+      return;
+    }
+    const c10::DeviceIndex own = tensor.unsafeGetTensorImpl()->device().index();
+    if (index) {
+      call.index_on_device = true;
+    } else {
+      call.two_devices |= call.device >= 0 && call.device != own;
+    }
+    if (call.device < 0) {
+      call.device = own;
+    }
+    at::Tensor made = alias(op, tensor);
+    into = c10::IValue(made);
+    call.pairs.push_back({std::move(tensor), std::move(made), writes});
+  }
+
+  void arguments_in(const c10::OperatorHandle& op, c10::IValue* arguments, Call& call) const {
+    for (const Place place : looked_at) {
+      c10::IValue& value = arguments[place.index];
+      switch (place.kind) {
+        case kTensor:
+        case kWritten:
+          if (value.isTensor()) {
+            take(op, std::move(value).toTensor(), place.kind == kWritten, false, call, value);
+          }
+          break;
+        case kTensors:
+        case kWrittenTensors:
+          if (value.isTensorList()) {
+            tensors_in(op, value, place.kind == kWrittenTensors, call);
+          }
+          break;
+        case kIndices:
+          if (value.isList()) {
+            indices_in(op, value, call);
+          }
+          break;
+        case kGenerator:
+          if (value.isGenerator()) {
+            value = c10::IValue(cpu_generator(value.toGenerator()));
+          }
+          break;
+        case kDeviceArgument:
+          if (value.isDevice()) {
+            const c10::Device asked = value.toDevice();
+            if (asked.type() == kDevice) {
+              call.device = check_index(asked.index());
+              value = c10::IValue(c10::Device(c10::DeviceType::CPU));
+            } else if (asked.type() == c10::DeviceType::CPU) {
+              call.result_on_cpu = true;
+            }
+          }
+          break;
+        case kPlain:
+          break;
+      }
+    }
+  }
+
+  void tensors_in(const c10::OperatorHandle& op, c10::IValue& value, bool writes, Call& call) const {
+    auto given = value.toTensorVector();
+    c10::List<at::Tensor> taken;
+    taken.reserve(given.size());
+    for (at::Tensor& tensor : given) {
+      c10::IValue made;
+      take(op, std::move(tensor), writes, false, call, made);
+      taken.push_back(std::move(made).toTensor());
+    }
+    value = c10::IValue(std::move(taken));
+  }
+
+  void indices_in(const c10::OperatorHandle& op, c10::IValue& value, Call& call) const {
+    const auto given = value.toList();
+    c10::List<std::optional<at::Tensor>> taken;
+    taken.reserve(given.size());
+    for (size_t i = 0; i < given.size(); ++i) {
+      const c10::IValue element = given.get(i);
+      if (!element.isTensor()) {
+        taken.push_back(std::nullopt);
+        continue;
+      }
+      c10::IValue made;
+      take(op, at::Tensor(element.toTensor()), false, true, call, made);
+      taken.push_back(std::move(made).toTensor());
+    }
+    value = c10::IValue(std::move(taken));
+  }
+
+  void check_devices(const c10::OperatorHandle& op, const Call& call) const {
+    if (C10_LIKELY(!call.on_cpu && !call.two_devices && !call.cpu_written) || mixing) {
+      return;
+    }
+    TORCH_CHECK(
+        !call.two_devices,
+        "Expected all tensors to be on the same device, but found at least two devices of type neuron! (in ",
+        op.operator_name(), ")");
+    TORCH_CHECK(
+        !(call.index_on_device && call.pairs.size() > 0 && std::all_of(
+             call.pairs.begin(), call.pairs.end(), [&](const Pair& pair) { return pair.original.device().index() == call.device; }) &&
+          call.on_cpu && is_indexing(op)),
+        "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
+    TORCH_CHECK(
+        false,
+        "Expected all tensors to be on the same device, but found at least two devices, neuron:",
+        static_cast<int>(call.device), " and cpu! (in ", op.operator_name(), ")");
+  }
+
+  static bool is_indexing(const c10::OperatorHandle& op) {
+    return op.operator_name().name.find("index") != std::string::npos;
+  }
+
+  at::Tensor result_out(at::Tensor&& result, Call& call, c10::SmallVectorImpl<std::pair<c10::StorageImpl*, at::Tensor>>& made)
+      const {
+    if (!result.defined() || result.device().type() != c10::DeviceType::CPU) {
+      return std::move(result);
+    }
+    const c10::TensorImpl* impl = result.unsafeGetTensorImpl();
+    for (const Pair& pair : call.pairs) {
+      if (pair.alias.unsafeGetTensorImpl() == impl) {
+        return pair.original;
+      }
+    }
+    if (call.result_on_cpu || call.device < 0) {
+      return std::move(result);
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        is_dense(*impl),
+        record.name, ": device neuron holds dense tensors; the result has layout ", result.layout(),
+        ". Move the arguments to the CPU for this operation.");
+    c10::StorageImpl* storage = impl->storage().unsafeGetStorageImpl();
+    // A view of an argument, or of another result.
+    for (const Pair& pair : call.pairs) {
+      if (pair.alias.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl() == storage) {
+        auto shared = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+            pair.original.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
+        return same_view(std::move(shared), c10::DispatchKey::PrivateUse1, *impl);
+      }
+    }
+    for (const auto& [seen, tensor] : made) {
+      if (seen == storage) {
+        auto shared = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+            tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
+        return same_view(std::move(shared), c10::DispatchKey::PrivateUse1, *impl);
+      }
+    }
+    at::Tensor fresh = to_device(std::move(result), call.device);
+    made.emplace_back(storage, fresh);
+    return fresh;
+  }
+
+  // Results that share memory must go on sharing it, so their storages must outlive the search: a list's do anyhow.
+  void results_out(Stack* stack, size_t first, Call& call) const {
+    c10::SmallVector<std::pair<c10::StorageImpl*, at::Tensor>, 4> made;
+    for (size_t i = first; i < stack->size(); ++i) {
+      c10::IValue& value = (*stack)[i];
+      if (value.isTensor()) {
+        value = c10::IValue(result_out(std::move(value).toTensor(), call, made));
+      } else if (value.isTensorList()) {
+        auto given = value.toTensorVector();
+        value = c10::IValue(); // or the results would not be alone with their memory
+        c10::List<at::Tensor> taken;
+        taken.reserve(given.size());
+        for (at::Tensor& tensor : given) {
+          taken.push_back(result_out(std::move(tensor), call, made));
+        }
+        value = c10::IValue(std::move(taken));
+      }
+    }
+  }
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+    check_usable();
+    Counted counted(record);
+    Call call;
+    arguments_in(op, stack->data() + (stack->size() - count), call);
+    check_devices(op, call);
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
+        "Could not run '", op.operator_name(), "' on device neuron: it has no kernel for neuron and none for the CPU.");
+    const size_t first = stack->size() - count;
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    if (C10_UNLIKELY(counted.on)) {
+      counted.bytes = bytes_of(call, *stack, first);
+    }
+    for (const Pair& pair : call.pairs) {
+      if (pair.written) {
+        take_back(pair.original, pair.alias);
+      }
+    }
+    results_out(stack, first, call);
+  }
+
+  static uint64_t bytes_of(const Call& call, const Stack& stack, size_t first) {
+    uint64_t bytes = 0;
+    for (const Pair& pair : call.pairs) {
+      bytes += pair.original.unsafeGetTensorImpl()->numel() * pair.original.dtype().itemsize();
+    }
+    for (size_t i = first; i < stack.size(); ++i) {
+      if (stack[i].isTensor()) {
+        const at::Tensor& result = stack[i].toTensor();
+        bytes += result.defined() ? result.unsafeGetTensorImpl()->numel() * result.dtype().itemsize() : 0;
+      }
+    }
+    return bytes;
+  }
+
+  Record& record;
+  const size_t count;
+  const bool owning, mixing;
+  c10::SmallVector<Place, 6> looked_at;
+};
+
+inline c10::KernelFunction fallback_kernel(const c10::OperatorHandle& op) {
+  return c10::KernelFunction::makeFromBoxedFunctor(std::make_unique<Fallback>(op));
+}
+
+// Operators that came with other packages, or later: their Fallback is made at their first call.
+inline void catch_all(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
+  static auto* mutex = new std::mutex();
+  static auto* made = new std::unordered_map<std::string, std::unique_ptr<Fallback>>();
+  Fallback* found = nullptr;
+  {
+    std::lock_guard<std::mutex> lock(*mutex);
+    auto& place = (*made)[c10::toString(op.operator_name())];
+    // An operator that was taken away and defined again may have another schema.
+    if (place == nullptr || place->count != op.schema().arguments().size()) {
+      if (place != nullptr) {
+        (void)place.release(); // another thread may be in it
+      }
+      place = std::make_unique<Fallback>(op);
+    }
+    found = place.get();
+  }
+  (*found)(op, keys, stack);
+}
+
+} // namespace neuron
