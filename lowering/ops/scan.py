@@ -16,7 +16,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType, TupleType
-from neuron_compiler.lowering.numeric import Array, cast, constant, is_float, narrow, widen, widened
+from neuron_compiler.lowering.numeric import Array, cast, constant, is_float, narrow
 from neuron_compiler.opdef import Call, Kind, op, per_input_element
 
 aten = torch.ops.aten
@@ -128,10 +128,10 @@ def _real(call: Call) -> str | None:
 def logcumsumexp(x: Array, dim: int, *, out: TensorType) -> Array:
     if x.ndim == 0 or x.size == 0:
         return x
-    wide = widened(out.dtype)
+    wide = ACCUMULATED_IN.get(out.dtype, out.dtype)
 
     def step(total: Array, row: Array) -> tuple[Array, Array]:
-        row = widen(row)
+        row = cast(row, wide)
         low, high = jnp.minimum(row, total), jnp.maximum(row, total)
         equal_infinities = (low == high) & (abs(low) == np.inf)
         total = jnp.where(equal_infinities, row, jnp.log1p(jnp.exp(low - high)) + high)

@@ -19,6 +19,11 @@ def test_float32_accumulates_in_double_as_aten_does_bit_for_bit() -> None:
     assert torch.equal(lower(aten.cumprod.default, near, 1), near.cumprod(1))
 
 
+def test_sums_of_exponentials_accumulate_in_double_too() -> None:
+    x = torch.rand(3, 500, generator=torch.Generator().manual_seed(0)) * 4 + 1e4
+    assert torch.equal(lower(aten.logcumsumexp.default, x, 1), x.logcumsumexp(1))
+
+
 def test_bfloat16_accumulates_in_float32() -> None:
     x = torch.ones(600, dtype=torch.bfloat16)
     assert torch.equal(lower(aten.cumsum.default, x, 0), x.cumsum(0))
