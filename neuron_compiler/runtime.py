@@ -15,6 +15,8 @@ import torch
 
 from neuron_compiler import interop
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -26,15 +28,17 @@ class Layout:
         order: logical dimensions in the order of memory, slowest first; None is row-major.
         dense: the memory order, without gaps, reproduces ``stride``. Where it does not (an expanded or a sliced
             result), the tensor is laid out again after the call.
+        device: where a result goes, without a copy; an argument may lie on either device.
     """
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     order: tuple[int, ...] | None
     dense: bool
+    device: torch.device = CPU
 
     @classmethod
-    def of(cls, size: Sequence[int], stride: Sequence[int]) -> Layout:
+    def of(cls, size: Sequence[int], stride: Sequence[int], device: torch.device = CPU) -> Layout:
         """The layout of a tensor with these sizes and strides."""
         sizes, strides = tuple(size), tuple(stride)
         # Ties (sizes of 1, expanded dimensions) keep the logical order, so that row-major stays row-major.
@@ -49,11 +53,13 @@ class Layout:
         if 0 in sizes:
             dense = strides == tuple(torch.empty(sizes, device="meta").stride())
         if not dense or _is_row_major(sizes, order):
-            return cls(sizes, strides, None, dense)
-        return cls(sizes, strides, order, True)
+            return cls(sizes, strides, None, dense, device)
+        return cls(sizes, strides, order, True, device)
 
     def physical(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor's memory in row-major order, copied only if it does not lie as recorded."""
+        if not tensor.is_cpu:
+            tensor = torch.ops.neuron_compiler.as_cpu.default(tensor)
         if tensor.is_conj() or tensor.is_neg():
             tensor = tensor.resolve_conj().resolve_neg()
         if self.order is not None:
@@ -62,6 +68,10 @@ class Layout:
 
     def logical(self, physical: torch.Tensor) -> torch.Tensor:
         """A result as PyTorch recorded it: permuted back, or laid out again where it has gaps or repeats."""
+        laid = self._laid(physical)
+        return laid if self.device == CPU else torch.ops.neuron_compiler.from_cpu.default(laid, self.device.index)
+
+    def _laid(self, physical: torch.Tensor) -> torch.Tensor:
         if self.dense and physical.dim() == len(self.size):
             if self.order is None and physical.stride() == self.stride:
                 return physical

@@ -19,7 +19,7 @@ from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.dtypes import TORCH
 from neuron_compiler.errors import CaptureError, UnsupportedOp
 from neuron_compiler.ir.graph import Constant, Graph, Input, TensorType
-from neuron_compiler.runtime import Executable, Layout
+from neuron_compiler.runtime import CPU, Executable, Layout
 from neuron_compiler.sequence import Fresh, RunEager, RunExecutable, Sequence, Slot, Step, Writeback
 
 CONSTANT_LIMIT_BYTES = 1024
@@ -231,7 +231,7 @@ class Builder:
         sizes, strides = self.binding.sizes(value.shape), self.binding.sizes(value.stride())
         if sizes is None or strides is None:
             raise CaptureError(f"{node.name} has a data-dependent size {tuple(value.shape)}", loc=location(node))
-        return Layout.of(sizes, strides)
+        return Layout.of(sizes, strides, _device(value.device))
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -284,3 +284,12 @@ class Builder:
                     when="capture",
                     hint="run it eagerly with options={'strict': False}, or add a rule: docs/add_an_op.md",
                 )
+
+
+def _device(device: torch.device) -> torch.device:
+    """The device with its index; PyTorch records none where the user gave none."""
+    if device.type == CPU.type:
+        return CPU
+    if device.index is not None:
+        return device
+    return torch.device(device.type, torch.get_device_module(device).current_device())

@@ -173,7 +173,7 @@ def to_op(node: Node, binding: Binding, names: Callable[[Node], str]) -> Op | No
 
 def constant_bytes(tensor: torch.Tensor) -> bytes:
     """Row-major bytes of a real tensor."""
-    flat = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return bytes(flat.view(torch.uint8).numpy().tobytes()) if flat.numel() else b""
 
 
