@@ -44,7 +44,7 @@ def _checked_index(device: Device) -> int:
     return index
 
 
-# Devices -------------------------------------------------------------------------------------------------------------
+# Devices ------------------------------------------------------------
 
 
 def init() -> None:
@@ -132,7 +132,7 @@ def _chip() -> str:
     return target.by_name(options.from_environment().target).name
 
 
-# Streams and events ----------------------------------------------------------------------------------------------------
+# Streams and events ------------------------------------------------------------
 
 
 class _OnNeuron(type):
@@ -205,7 +205,7 @@ class stream:
         set_stream(self._previous)
 
 
-# Random numbers --------------------------------------------------------------------------------------------------------
+# Random numbers ------------------------------------------------------------
 
 
 def manual_seed(seed: int) -> None:
@@ -256,7 +256,7 @@ def set_rng_state_all(new_states: Iterable[torch.Tensor]) -> None:
         set_rng_state(state, index)
 
 
-# Memory ----------------------------------------------------------------------------------------------------------------
+# Memory ------------------------------------------------------------
 
 
 def memory_stats(device: Device = None) -> OrderedDict[str, Any]:
@@ -318,11 +318,12 @@ def empty_cache() -> None:
     """Give back memory that is held for later: there is none."""
 
 
-# Types -----------------------------------------------------------------------------------------------------------------
+# Types ------------------------------------------------------------
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """Types that ``torch.autocast("neuron")`` takes."""
+    """Types that ``torch.autocast("neuron")`` takes; it asks whenever it is entered, also before any allocation."""
+    loader.loaded().use()
     return [torch.float32, torch.float16, torch.bfloat16]
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from neuron_compiler import device_library
-from neuron_compiler.eager_fallback import build
 from neuron_compiler.errors import DeviceError
 
 OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
@@ -22,6 +21,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "neuron_error": (ctypes.c_char_p, ()),
     "neuron_is_forked": (ctypes.c_int, ()),
     "neuron_is_used": (ctypes.c_int, ()),
+    "neuron_use": (None, ()),
     "neuron_set_memory_limit": (None, (ctypes.c_int, ctypes.c_int64)),
     "neuron_memory_limit": (ctypes.c_int64, (ctypes.c_int,)),
     "neuron_count_calls": (None, (ctypes.c_int,)),
@@ -76,6 +76,10 @@ class Shim:
         """Whether memory of the device has been allocated."""
         return bool(self._library.neuron_is_used())
 
+    def use(self) -> None:
+        """Register what is registered at the first allocation."""
+        self._library.neuron_use()
+
     def memory_limit(self, index: int) -> int:
         """Bytes that the device may hold."""
         return int(self._library.neuron_memory_limit(index))
@@ -113,6 +117,13 @@ class Shim:
         self._observer = made  # C does not keep it
 
 
+def _built() -> Path:
+    # Not loaded where there is nothing to build.
+    from neuron_compiler.eager_fallback import build
+
+    return build.build()
+
+
 _shim: Shim | None = None
 
 
@@ -120,7 +131,7 @@ def load() -> Shim:
     """The library, built if need be; raises DeviceError where it cannot be built or loaded."""
     global _shim
     if _shim is None:
-        _shim = Shim(device_library.find() or build.build())
+        _shim = Shim(device_library.find() or _built())
     return _shim
 
 

@@ -30,6 +30,10 @@ inline void register_kernel(const c10::OperatorName& name, c10::DispatchKey key,
       name, key, std::move(kernel), std::nullopt, nullptr, "device neuron"));
 }
 
+inline std::string full_name(const c10::OperatorName& name) {
+  return name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+}
+
 // Operators in which tensors of several devices may meet, as on CUDA.
 inline bool may_mix(const std::string& name) {
   static const std::unordered_map<std::string, bool> names = {
@@ -56,7 +60,7 @@ struct Fallback final : c10::OperatorKernel {
   enum Kind : uint8_t { kPlain, kTensor, kWritten, kTensors, kWrittenTensors, kIndices, kGenerator, kDeviceArgument };
 
   explicit Fallback(const c10::OperatorHandle& op)
-      : record(record_of(c10::toString(op.operator_name()))),
+      : record(record_of(full_name(op.operator_name()))),
         count(op.schema().arguments().size()),
         owning(op.operator_name().name.rfind("aten::", 0) != 0),
         mixing(may_mix(op.operator_name().name)) {
@@ -362,7 +366,7 @@ inline void catch_all(const c10::OperatorHandle& op, c10::DispatchKeySet keys, S
   Fallback* found = nullptr;
   {
     std::lock_guard<std::mutex> lock(*mutex);
-    auto& place = (*made)[c10::toString(op.operator_name())];
+    auto& place = (*made)[full_name(op.operator_name())];
     // An operator that was taken away and defined again may have another schema.
     if (place == nullptr || place->count != op.schema().arguments().size()) {
       if (place != nullptr) {

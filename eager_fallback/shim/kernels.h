@@ -22,6 +22,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/is_set_to_cpu_dispatch.h>
 #include <ATen/ops/mul.h>
+#include <ATen/ops/native_dropout_backward.h>
 #include <ATen/ops/resize_cpu_dispatch.h>
 #include <ATen/ops/set_cpu_dispatch.h>
 #include <ATen/ops/sigmoid.h>
@@ -249,6 +250,9 @@ inline Tensor native_dropout_backward(const Tensor& gradient, const Tensor& mask
   Counted counted(record);
   OnCpu cpu(gradient);
   Tensor in = cpu(gradient);
+  if (!in.is_floating_point()) {
+    return cpu.back(at::native_dropout_backward(in, cpu(mask), scale));
+  }
   return cpu.back(in * dropout_noise(cpu(mask), in.scalar_type(), scale == 0 ? 1.0 : 1 / scale));
 }
 

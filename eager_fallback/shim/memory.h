@@ -34,6 +34,20 @@ inline void after_fork_in_child() {
   forked.store(used.load());
 }
 
+// Run before the first memory is handed out: what costs too much for processes that never use the device.
+using FirstUse = void (*)();
+inline FirstUse first_use = nullptr;
+inline std::once_flag first_used;
+
+inline void use() {
+  if (C10_UNLIKELY(!used.load(std::memory_order_acquire))) {
+    std::call_once(first_used, [] {
+      first_use();
+      used.store(true, std::memory_order_release);
+    });
+  }
+}
+
 inline void check_usable() {
   if (C10_UNLIKELY(forked.load(std::memory_order_relaxed))) {
     TORCH_CHECK(
@@ -151,8 +165,8 @@ inline void free_block(void* context) {
 
 // Host memory as memory of a device; the memory is freed as before, when the device is done with it.
 inline c10::DataPtr adopt(c10::DataPtr&& memory, size_t bytes, c10::DeviceIndex index) {
+  use();
   check_room(index, bytes);
-  used.store(true, std::memory_order_relaxed);
   void* data = memory.get();
   auto* block = new Block{std::move(memory), bytes, index, {next_epoch()}};
   memories[index].bytes.increase(static_cast<int64_t>(bytes));

@@ -127,6 +127,12 @@ void register_fallbacks() {
       c10::DispatchKey::PrivateUse1, c10::KernelFunction::makeFromBoxedFunction<&catch_all>(), "device neuron"));
 }
 
+// Reaches every operator of PyTorch, 50 ms: not for processes that import PyTorch and use no device.
+void register_the_rest() {
+  register_fallbacks();
+  register_autocast();
+}
+
 thread_local std::string last_error;
 
 void initialize(int devices, int64_t limit) {
@@ -147,9 +153,8 @@ void initialize(int devices, int64_t limit) {
   c10::impl::registerDeviceGuard(kDevice, &guard);
   at::RegisterPrivateUse1HooksInterface(new Hooks());
   register_own_kernels();
-  register_fallbacks();
-  register_autocast();
   define_operators();
+  first_use = &register_the_rest;
 }
 
 } // namespace neuron
@@ -180,6 +185,11 @@ int neuron_is_forked() {
 
 int neuron_is_used() {
   return neuron::used.load();
+}
+
+// As if memory had been allocated; autocast may be entered before any is.
+void neuron_use() {
+  neuron::use();
 }
 
 void neuron_set_memory_limit(int index, int64_t bytes) {

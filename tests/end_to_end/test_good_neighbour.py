@@ -1,7 +1,8 @@
 """With the package installed and no neuron in use, PyTorch does what it does without it.
 
-One script runs in two fresh interpreters, with and without the hook of ``import torch``; everything it saw has to be
-the same, warnings included.
+One script runs in three fresh interpreters: without the hook of ``import torch``, with it, and with device neuron
+registered by it and unused. Everything it saw has to be the same, warnings included; of the third, all but whether
+there is an accelerator.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import sys
 from typing import Any
 
 import pytest
+
+from neuron_compiler import device_library
 
 SCRIPT = r"""
 import io, json, sys, warnings
@@ -132,11 +135,11 @@ print(json.dumps({"seen": seen, "heavy": heavy, "hook": hook}))
 """
 
 
-def run(autoload: str) -> tuple[dict[str, Any], str]:
+def run(autoload: str, device: str) -> tuple[dict[str, Any], str]:
     """What the script saw, and its standard error."""
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
-        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload},
+        env={**os.environ, "TORCH_DEVICE_BACKEND_AUTOLOAD": autoload, "NEURON_COMPILER_DEVICE": device},
         cwd="/",
         capture_output=True,
         text=True,
@@ -148,12 +151,19 @@ def run(autoload: str) -> tuple[dict[str, Any], str]:
 
 @pytest.fixture(scope="module")
 def with_hook() -> tuple[dict[str, Any], str]:
-    return run("1")
+    return run("1", "0")
 
 
 @pytest.fixture(scope="module")
 def without_hook() -> tuple[dict[str, Any], str]:
-    return run("0")
+    return run("0", "0")
+
+
+@pytest.fixture(scope="module")
+def with_device() -> tuple[dict[str, Any], str]:
+    if device_library.find() is None:
+        subprocess.run([sys.executable, "-m", "neuron_compiler", "setup"], check=True, timeout=600)
+    return run("1", "1")
 
 
 def test_the_two_runs_differ_in_the_hook(with_hook: Any, without_hook: Any) -> None:
@@ -191,3 +201,18 @@ def test_what_it_is_without_us(with_hook: Any) -> None:
     assert seen["compile"][0] == ["inductor", [2.0, 2.0]]
     values = [value for batch, pinned in seen["loader"][0] for value in batch]
     assert sorted(values) == sorted([*range(6), *range(6)])
+
+
+@pytest.mark.parametrize("what", ["fork_rng", "checkpoint", "autocast", "save and load", "compile"])
+def test_as_without_us_with_a_device_that_is_not_used(with_device: Any, without_hook: Any, what: str) -> None:
+    assert with_device[0]["seen"]["device"][0] == ["neuron", True, "neuron", "cpu", "cpu"]
+    assert with_device[0]["seen"][what] == without_hook[0]["seen"][what]
+
+
+def test_a_device_that_is_not_used_pins_memory_for_a_loader(with_device: Any, without_hook: Any) -> None:
+    (pinned, warned), (plain, _) = with_device[0]["seen"]["loader"], without_hook[0]["seen"]["loader"]
+    assert [batch for batch, _ in pinned] == [batch for batch, _ in plain]
+    assert [kept for _, kept in pinned] == [True] * 4
+    assert warned == []
+    assert [name for name in with_device[0]["heavy"] if name != "neuron_compiler.eager_fallback"] == []
+    assert with_device[1] == ""

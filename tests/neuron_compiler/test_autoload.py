@@ -15,8 +15,9 @@ from neuron_compiler import autoload, logs
 
 
 def run_python(code: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Run code in a fresh interpreter, away from the checkout, with only the given TORCH_ variables set."""
+    """Run code in a fresh interpreter without device neuron, with only the given TORCH_ variables set."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TORCH_")}
+    kept["NEURON_COMPILER_DEVICE"] = "0"
     return subprocess.run(
         [sys.executable, "-c", code], env={**kept, **environ}, cwd="/", capture_output=True, text=True, timeout=120
     )
