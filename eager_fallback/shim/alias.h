@@ -40,12 +40,26 @@ inline c10::intrusive_ptr<c10::StorageImpl> cpu_storage(c10::DataPtr&& data, siz
       c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), c10::GetCPUAllocator(), /*resizable=*/true);
 }
 
-// Valid while the device tensor lives: for kernels that keep nothing.
-inline at::Tensor borrowed_cpu(const at::Tensor& tensor) {
+// Valid while the device tensor lives: for kernels that keep nothing. A kernel that writes may also give the storage
+// other memory, and gets one of its own.
+inline at::Tensor borrowed_cpu(const at::Tensor& tensor, bool writes) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const c10::StorageImpl& storage = *impl.storage().unsafeGetStorageImpl();
-  auto alias = cpu_storage({storage.data_ptr().get(), c10::Device(c10::DeviceType::CPU)}, storage.nbytes());
-  return same_view(std::move(alias), c10::DispatchKey::CPU, impl);
+  const auto make = [&] {
+    return cpu_storage({storage.data_ptr().get(), c10::Device(c10::DeviceType::CPU)}, storage.nbytes());
+  };
+  Block* block = writes ? nullptr : block_of(storage);
+  if (block == nullptr) {
+    return same_view(make(), c10::DispatchKey::CPU, impl);
+  }
+  c10::StorageImpl* kept = block->on_cpu.load(std::memory_order_acquire);
+  if (kept == nullptr) {
+    auto made = make();
+    if (block->on_cpu.compare_exchange_strong(kept, made.get(), std::memory_order_acq_rel)) {
+      kept = made.release();
+    }
+  }
+  return same_view(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(kept), c10::DispatchKey::CPU, impl);
 }
 
 inline void release_storage(void* context) {
@@ -66,15 +80,39 @@ inline at::Tensor owning_cpu(const at::Tensor& tensor) {
   return same_view(std::move(alias), c10::DispatchKey::CPU, impl);
 }
 
-// A dense CPU tensor as a device tensor. Memory that nobody else sees is taken over, else it is shared.
+inline uint64_t bits(c10::BackendComponent backend, c10::DispatchKey autocast) {
+  return c10::DispatchKeySet(backend).raw_repr() | c10::DispatchKeySet(autocast).raw_repr();
+}
+
+// Not a class to make objects of: it may name the two members by which a tensor knows its device.
+struct Members : c10::TensorImpl {
+  static void move(c10::TensorImpl& impl, c10::Device device) {
+    using c10::BackendComponent;
+    using c10::DispatchKey;
+    c10::DispatchKeySet& keys = impl.*(&Members::key_set_);
+    keys = c10::DispatchKeySet(
+        c10::DispatchKeySet::RAW,
+        (keys.raw_repr() & ~bits(BackendComponent::CPUBit, DispatchKey::AutocastCPU)) |
+            bits(BackendComponent::PrivateUse1Bit, DispatchKey::AutocastPrivateUse1));
+    impl.*(&Members::device_opt_) = device;
+  }
+};
+
+// A dense CPU tensor as a device tensor. One that nobody else sees is turned into it, memory and all.
 inline at::Tensor to_device(at::Tensor&& tensor, c10::DeviceIndex index) {
   c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   c10::StorageImpl& storage = *impl.storage().unsafeGetStorageImpl();
   const size_t bytes = storage.nbytes();
-  const bool alone = tensor.use_count() == 1 && impl.storage().use_count() == 1 && storage.pyobj_slot() != nullptr &&
-      storage.pyobj_slot()->load_pyobj() == nullptr;
-  c10::DataPtr memory = alone ? storage.set_data_ptr(c10::DataPtr())
-                              : shared_memory(impl.storage(), c10::Device(c10::DeviceType::CPU));
+  const bool alone = tensor.use_count() == 1 && impl.storage().use_count() == 1 && impl.pyobj_slot()->load_pyobj() == nullptr &&
+      storage.pyobj_slot()->load_pyobj() == nullptr && storage.allocator() == c10::GetCPUAllocator();
+  if (C10_LIKELY(alone)) {
+    auto memory = storage.set_data_ptr(c10::DataPtr());
+    storage.set_data_ptr_noswap(adopt(std::move(memory), bytes, index));
+    storage.set_allocator(allocator());
+    Members::move(impl, c10::Device(kDevice, index));
+    return std::move(tensor);
+  }
+  auto memory = shared_memory(impl.storage(), c10::Device(c10::DeviceType::CPU));
   return same_view(device_storage(adopt(std::move(memory), bytes, index), bytes), c10::DispatchKey::PrivateUse1, impl);
 }
 

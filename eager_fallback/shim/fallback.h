@@ -123,12 +123,12 @@ struct Fallback final : c10::OperatorKernel {
     bool result_on_cpu = false;
   };
 
-  at::Tensor alias(const c10::OperatorHandle& op, const at::Tensor& tensor) const {
+  at::Tensor alias(const c10::OperatorHandle& op, const at::Tensor& tensor, bool writes) const {
     TORCH_CHECK_NOT_IMPLEMENTED(
         is_dense(*tensor.unsafeGetTensorImpl()),
         op.operator_name(), ": device neuron holds dense tensors; this one has layout ", tensor.layout(),
         ". Move it to the CPU for this operation.");
-    return owning ? owning_cpu(tensor) : borrowed_cpu(tensor);
+    return owning ? owning_cpu(tensor) : borrowed_cpu(tensor, writes);
   }
 
   void take(const c10::OperatorHandle& op, at::Tensor&& tensor, bool writes, bool index, Call& call, c10::IValue& into)
@@ -154,7 +154,7 @@ struct Fallback final : c10::OperatorKernel {
     if (call.device < 0) {
       call.device = own;
     }
-    at::Tensor made = alias(op, tensor);
+    at::Tensor made = alias(op, tensor, writes);
     into = c10::IValue(made);
     call.pairs.push_back({std::move(tensor), std::move(made), writes});
   }

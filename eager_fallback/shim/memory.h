@@ -145,6 +145,8 @@ struct Block {
   size_t bytes;
   c10::DeviceIndex device;
   std::atomic<uint64_t> epoch;
+  // The same memory as storage of the CPU, for kernels that read it; made when first asked for.
+  std::atomic<c10::StorageImpl*> on_cpu{nullptr};
 };
 
 inline void report_to_profiler(const Block& block, int64_t change) {
@@ -160,6 +162,9 @@ inline void free_block(void* context) {
   memory.bytes.decrease(static_cast<int64_t>(block->bytes));
   memory.blocks.decrease(1);
   report_to_profiler(*block, -static_cast<int64_t>(block->bytes));
+  if (c10::StorageImpl* alias = block->on_cpu.load(std::memory_order_acquire)) {
+    c10::intrusive_ptr<c10::StorageImpl>::reclaim(alias);
+  }
   delete block;
 }
 
