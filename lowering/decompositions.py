@@ -18,7 +18,12 @@ import torch
 from torch._decomp import core_aten_decompositions, get_decompositions
 
 import neuron_compiler.lowering.ops  # noqa: F401  (fills the registry)
-from neuron_compiler.lowering import fast_path_decompositions, foreach_decompositions, linalg_decompositions
+from neuron_compiler.lowering import (
+    fast_path_decompositions,
+    foreach_decompositions,
+    linalg_decompositions,
+    strided_decompositions,
+)
 from neuron_compiler.opdef import REGISTRY
 
 aten = torch.ops.aten
@@ -44,6 +49,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     **linalg_decompositions.DECOMPOSITIONS,
     **fast_path_decompositions.DECOMPOSITIONS,
     **foreach_decompositions.DECOMPOSITIONS,
+    **strided_decompositions.DECOMPOSITIONS,
 }
 
 

@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
-from neuron_compiler.capture import origins, symbols
+from neuron_compiler.capture import effects, origins, symbols
 from neuron_compiler.capture.build import Builder, Segment
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.compile import compile_graph
@@ -44,6 +44,7 @@ class CompiledGraph:
         capture: Capture,
         argument_origins: Mapping[int, str],
     ) -> None:
+        effects.compile_checks(module)
         self.module = module
         self.name = name
         self.options = options

@@ -88,6 +88,10 @@ def _calls() -> dict[str, tuple[Call, ...]]:
             for dtype in (torch.float32, torch.bfloat16, torch.float64)
         ],
         "aten._linalg_eigvals.default": [((_noise(2, 4, 4),), {}), ((_noise(3, 3, dtype=torch.complex64),), {})],
+        "neuron_compiler.linalg_check.default": [
+            ((token, torch.zeros(2, dtype=torch.int32), "linalg.inv"), {"is_matrix": False})
+            for token in (None, torch.empty(0))
+        ],
         "aten.avg_pool1d.default": [((_noise(2, 3, 7), [3], [2], [1], True, False), {})],
     }
     calls["aten.mkldnn_rnn_layer.default"], calls["aten.mkldnn_rnn_layer_backward.default"] = _lstm()

@@ -348,6 +348,20 @@ def test_an_op_without_a_rule_is_an_island_and_counted_per_call():
     }
 
 
+def test_checks_of_factorisations_compile_and_raise():
+    x = torch.eye(3) * 2 + 0.1
+
+    def f(x):
+        return torch.linalg.inv(x) @ torch.linalg.cholesky(x)
+
+    check(f, x)
+    check(f, x.clone().requires_grad_())
+    with pytest.raises(torch.linalg.LinAlgError, match=r"linalg\.inv"):
+        compiled(f)(torch.zeros(3, 3))
+    with pytest.raises(torch.linalg.LinAlgError, match=r"linalg\.cholesky"):
+        compiled(f)(-x)
+
+
 def test_strict_refuses_what_would_run_eagerly():
     with pytest.raises(Exception, match=r"double.default cannot be compiled: no lowering rule"):
         compiled(lambda x: double(x), options={"strict": True})(torch.ones(2))
