@@ -330,3 +330,8 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 def is_bf16_supported(including_emulation: bool = True) -> bool:
     """Whether the device computes in bfloat16: yes."""
     return True
+
+
+# What `torch._dynamo.assume_constant_result` sets, without importing Dynamo: calls of C++ that it could not trace.
+for _function in (is_available, device_count, current_device, _is_in_bad_fork, get_device_properties):
+    _function._dynamo_marked_constant = True  # type: ignore[attr-defined]

@@ -70,6 +70,18 @@ def test_one_stream_of_random_numbers() -> None:
     assert torch.initial_seed() == torch.neuron.initial_seed() != 7
 
 
+def test_graphs_are_traced_through_calls_of_the_module() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        torch.neuron.synchronize()
+        with torch.autocast("neuron", dtype=torch.bfloat16):
+            y = x @ torch.ones(3, 3, device=x.device)
+        return y + torch.neuron.current_device() + torch.neuron.device_count()
+
+    x = torch.arange(9.0, device="neuron").view(3, 3)
+    traced = torch.compile(step, backend="aot_eager", fullgraph=True)
+    assert torch.equal(traced(x), step(x))
+
+
 def test_types() -> None:
     assert torch.neuron.is_bf16_supported()
     assert torch.bfloat16 in torch.neuron.get_amp_supported_dtype()
