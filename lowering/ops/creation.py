@@ -38,6 +38,7 @@ def scalar_tensor(value: Any, *, dtype: Any = None, out: TensorType) -> Array:
 
 @op(
     aten.zeros.default,
+    aten._efficientzerotensor.default,
     aten.zeros_like.default,
     aten.new_zeros.default,
     aten.empty.memory_format,

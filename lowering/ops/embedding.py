@@ -15,7 +15,8 @@ from jax import lax
 from neuron_compiler.ir.graph import DType, TensorType, TupleType
 from neuron_compiler.lowering import checks
 from neuron_compiler.lowering.addressing import Rows, in_range, rows_of
-from neuron_compiler.lowering.numeric import Array, cast, dtype_of, dtypes, narrow, widen, widened
+from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, dtypes, narrow, widen, widened
+from neuron_compiler.lowering.ops.reduction import norm_of
 from neuron_compiler.lowering.ops.scan import cumsum
 from neuron_compiler.opdef import Call, Kind, Work, op, per_input_element
 
@@ -34,6 +35,18 @@ def embedding(
 ) -> Array:
     in_range(indices, weight.shape[0], "index out of range in self")
     return rows_of(weight.shape, (indices,)).read(weight)
+
+
+@op(aten.embedding_renorm.default, kind=Kind.INDEXING, work=per_input_element(flops=2))
+def embedding_renorm(weight: Array, indices: Array, max_norm: float, norm_type: float, *, out: TensorType) -> Array:
+    """The rows that are named, scaled down where their norm is more than ``max_norm``."""
+    in_range(indices, weight.shape[0], "index out of range in self")
+    named = Rows(indices.reshape(-1), ()).write(jnp.zeros(weight.shape[:1], bool), jnp.ones(indices.size, bool))
+    wide = widen(weight)
+    norms = widen(narrow(norm_of(wide, float(norm_type), (1,)), out))
+    scale = narrow(constant(max_norm, dtype_of(norms)) / (norms + constant(1e-7, dtype_of(norms))), out)
+    scaled = narrow(wide * widen(scale)[:, None], out)
+    return jnp.where((named & (norms > max_norm))[:, None], scaled, weight)
 
 
 def _added_rows(grads: Array, indices: Array, count: int, skip: int, by_frequency: bool, out: TensorType) -> Array:

@@ -125,6 +125,7 @@ CALLS: dict[str, tuple[Call, ...]] = {
     "aten._reshape_alias.default": (((_x(3, 4), (2, 6), (6, 1)), {}),),
     "aten.chunk.default": (((_x(7, 2), 3), {}), ((_x(2, 7), 3, 1), {})),
     "aten.contiguous.default": (((_x(3, 4).t(),), {}),),
+    "aten._efficientzerotensor.default": ((((2, 3),), {"dtype": torch.float32}),),
     "aten.lift.default": (((_x(3, 4),), {}),),
     "aten.lift_fresh_copy.default": (((_x(3, 4),), {}),),
     "aten.tile.default": (((_x(3, 4), (2,)), {}), ((_x(3, 4), (2, 1, 2)), {}), ((_x(3), (0,)), {})),

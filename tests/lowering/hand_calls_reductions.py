@@ -95,6 +95,11 @@ def _sample_weights_backward() -> Iterator[Call]:
 
 
 CALLS: dict[str, tuple[Call, ...]] = {
+    "aten.embedding_renorm.default": tuple(
+        ((_noise(6, 3, dtype=dtype) * 3, torch.tensor([[1, 4], [1, 5]]), 1.5, p), {})
+        for dtype in (torch.float32, torch.bfloat16)
+        for p in (2.0, 1.0)
+    ),
     "aten._native_batch_norm_legit_functional.default": tuple(_batch_norm(statistics=True, plain=False)),
     "aten._native_batch_norm_legit_no_training.default": tuple(_batch_norm(statistics=True, plain=True)),
     "aten._batch_norm_no_update.default": tuple(_batch_norm(statistics=True, plain=True)),
