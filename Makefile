@@ -53,6 +53,7 @@ format: $(INSTALLED_TEST)  ## let ruff rewrite
 install: $(INSTALLED)  ## .venv with the package and the models it is shown on
 install-test: $(INSTALLED_TEST)  ## the same, and what the tests need
 
+# Without a C++ compiler there is no device neuron; all else works, so the last step may fail.
 $(INSTALLED): setup.cfg pyproject.toml constraints.txt Makefile
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "neuron-compiler needs Python 3.11 or newer and $(PYTHON) is not: make PYTHON=/path/to/python3.11" >&2; exit 1; }
@@ -63,6 +64,7 @@ $(INSTALLED): setup.cfg pyproject.toml constraints.txt Makefile
 	$(PIP) $(TORCH) setuptools
 	$(PIP) --no-build-isolation --editable '.[models]'
 	$(PIP) --no-deps timm
+	-$(VENV)/bin/neuron-compiler setup
 	@touch $@
 
 $(INSTALLED_TEST): $(INSTALLED)

@@ -47,9 +47,12 @@ def command(output: Path) -> list[str]:
     ]
 
 
-def build() -> Path:
-    """The library in the user's cache, compiled if it is not there; raises DeviceError, with what to do about it."""
-    target = device_library.cached()
+def build(folder: Path | None = None) -> Path:
+    """The library in a folder, the user's cache where none is given, compiled if it is not there.
+
+    Raises DeviceError, with what to do about it.
+    """
+    target = device_library.cached() if folder is None else folder / device_library.file_name()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(target.with_suffix(".lock")):

@@ -13,8 +13,9 @@ inline bool on_device(const at::Tensor& tensor) {
   return tensor.unsafeGetTensorImpl()->device_type() == kDevice;
 }
 
-// The bits of a tensor that a kernel behind the conjugate and negative fallbacks still has to see.
-constexpr c10::DispatchKeySet kViewBits({c10::DispatchKey::Conjugate, c10::DispatchKey::Negative});
+// What a tensor is beside its memory: conjugated, negated, or zero without any memory.
+constexpr c10::DispatchKeySet kViewBits(
+    {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
 
 inline bool is_dense(const c10::TensorImpl& impl) {
   return impl.has_storage() && impl.layout() == c10::Layout::Strided && !impl.is_sparse() &&
@@ -40,15 +41,15 @@ inline c10::intrusive_ptr<c10::StorageImpl> cpu_storage(c10::DataPtr&& data, siz
       c10::StorageImpl::use_byte_size_t(), bytes, std::move(data), c10::GetCPUAllocator(), /*resizable=*/true);
 }
 
-// Valid while the device tensor lives: for kernels that keep nothing. A kernel that writes may also give the storage
-// other memory, and gets one of its own.
-inline at::Tensor borrowed_cpu(const at::Tensor& tensor, bool writes) {
+// Valid while the device tensor lives: for kernels that keep nothing. All aliases of a storage have one storage: kernels
+// look at that to find arguments that overlap.
+inline at::Tensor borrowed_cpu(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const c10::StorageImpl& storage = *impl.storage().unsafeGetStorageImpl();
   const auto make = [&] {
     return cpu_storage({storage.data_ptr().get(), c10::Device(c10::DeviceType::CPU)}, storage.nbytes());
   };
-  Block* block = writes ? nullptr : block_of(storage);
+  Block* block = block_of(storage);
   if (block == nullptr) {
     return same_view(make(), c10::DispatchKey::CPU, impl);
   }

@@ -62,6 +62,7 @@ struct Fallback final : c10::OperatorKernel {
   explicit Fallback(const c10::OperatorHandle& op)
       : record(record_of(full_name(op.operator_name()))),
         count(op.schema().arguments().size()),
+        returns(count_returns(op.schema())),
         owning(op.operator_name().name.rfind("aten::", 0) != 0),
         mixing(may_mix(op.operator_name().name)) {
     const auto& arguments = op.schema().arguments();
@@ -102,6 +103,15 @@ struct Fallback final : c10::OperatorKernel {
     }
   }
 
+  // Tensors that a call may return; a list has any number.
+  static size_t count_returns(const c10::FunctionSchema& schema) {
+    size_t found = 0;
+    for (const c10::Argument& result : schema.returns()) {
+      found += result.type()->kind() == c10::TypeKind::ListType ? 2 : 1;
+    }
+    return found;
+  }
+
   struct Place {
     uint32_t index;
     Kind kind;
@@ -120,15 +130,27 @@ struct Fallback final : c10::OperatorKernel {
     bool cpu_written = false;
     bool two_devices = false;
     bool index_on_device = false;
+    bool data_on_device = false;
     bool result_on_cpu = false;
   };
 
-  at::Tensor alias(const c10::OperatorHandle& op, const at::Tensor& tensor, bool writes) const {
+  at::Tensor alias(const c10::OperatorHandle& op, const at::Tensor& tensor, const Call& call) const {
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     TORCH_CHECK_NOT_IMPLEMENTED(
-        is_dense(*tensor.unsafeGetTensorImpl()),
+        is_dense(impl),
         op.operator_name(), ": device neuron holds dense tensors; this one has layout ", tensor.layout(),
         ". Move it to the CPU for this operation.");
-    return owning ? owning_cpu(tensor) : borrowed_cpu(tensor, writes);
+    if (!owning) {
+      return borrowed_cpu(tensor);
+    }
+    for (const Pair& pair : call.pairs) {
+      if (pair.original.unsafeGetTensorImpl()->storage().is_alias_of(impl.storage())) {
+        auto shared = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+            pair.alias.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
+        return same_view(std::move(shared), c10::DispatchKey::CPU, impl);
+      }
+    }
+    return owning_cpu(tensor);
   }
 
   void take(const c10::OperatorHandle& op, at::Tensor&& tensor, bool writes, bool index, Call& call, c10::IValue& into)
@@ -146,15 +168,12 @@ struct Fallback final : c10::OperatorKernel {
       return;
     }
     const c10::DeviceIndex own = tensor.unsafeGetTensorImpl()->device().index();
-    if (index) {
-      call.index_on_device = true;
-    } else {
-      call.two_devices |= call.device >= 0 && call.device != own;
-    }
+    (index ? call.index_on_device : call.data_on_device) = true;
+    call.two_devices |= call.device >= 0 && call.device != own;
     if (call.device < 0) {
       call.device = own;
     }
-    at::Tensor made = alias(op, tensor, writes);
+    at::Tensor made = alias(op, tensor, call);
     into = c10::IValue(made);
     call.pairs.push_back({std::move(tensor), std::move(made), writes});
   }
@@ -240,18 +259,12 @@ struct Fallback final : c10::OperatorKernel {
         "Expected all tensors to be on the same device, but found at least two devices of type neuron! (in ",
         op.operator_name(), ")");
     TORCH_CHECK(
-        !(call.index_on_device && call.pairs.size() > 0 && std::all_of(
-             call.pairs.begin(), call.pairs.end(), [&](const Pair& pair) { return pair.original.device().index() == call.device; }) &&
-          call.on_cpu && is_indexing(op)),
+        call.data_on_device || !call.index_on_device,
         "indices should be either on cpu or on the same device as the indexed tensor (cpu)");
     TORCH_CHECK(
         false,
         "Expected all tensors to be on the same device, but found at least two devices, neuron:",
         static_cast<int>(call.device), " and cpu! (in ", op.operator_name(), ")");
-  }
-
-  static bool is_indexing(const c10::OperatorHandle& op) {
-    return op.operator_name().name.find("index") != std::string::npos;
   }
 
   at::Tensor result_out(at::Tensor&& result, Call& call, c10::SmallVectorImpl<std::pair<c10::StorageImpl*, at::Tensor>>& made)
@@ -289,7 +302,9 @@ struct Fallback final : c10::OperatorKernel {
       }
     }
     at::Tensor fresh = to_device(std::move(result), call.device);
-    made.emplace_back(storage, fresh);
+    if (returns > 1) {
+      made.emplace_back(storage, fresh);
+    }
     return fresh;
   }
 
@@ -323,16 +338,25 @@ struct Fallback final : c10::OperatorKernel {
         op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
         "Could not run '", op.operator_name(), "' on device neuron: it has no kernel for neuron and none for the CPU.");
     const size_t first = stack->size() - count;
-    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    try {
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+    } catch (...) {
+      write_back(call); // a kernel may have resized before it raised
+      throw;
+    }
     if (C10_UNLIKELY(counted.on)) {
       counted.bytes = bytes_of(call, *stack, first);
     }
+    write_back(call);
+    results_out(stack, first, call);
+  }
+
+  static void write_back(const Call& call) {
     for (const Pair& pair : call.pairs) {
       if (pair.written) {
         take_back(pair.original, pair.alias);
       }
     }
-    results_out(stack, first, call);
   }
 
   static uint64_t bytes_of(const Call& call, const Stack& stack, size_t first) {
@@ -350,7 +374,7 @@ struct Fallback final : c10::OperatorKernel {
   }
 
   Record& record;
-  const size_t count;
+  const size_t count, returns;
   const bool owning, mixing;
   c10::SmallVector<Place, 6> looked_at;
 };

@@ -65,8 +65,7 @@ inline Tensor empty(
     std::optional<c10::Device> device,
     std::optional<bool> pin,
     std::optional<c10::MemoryFormat> format) {
-  static Record& record = record_of("aten::empty.memory_format");
-  Counted counted(record);
+  NEURON_COUNTED("aten::empty.memory_format");
   check_options(layout, pin);
   WithDevice with(index_of(device));
   return at::detail::empty_generic(size, allocator(), kKeys, given_or_default(dtype), format);
@@ -79,8 +78,7 @@ inline Tensor empty_strided(
     std::optional<c10::Layout> layout,
     std::optional<c10::Device> device,
     std::optional<bool> pin) {
-  static Record& record = record_of("aten::empty_strided");
-  Counted counted(record);
+  NEURON_COUNTED("aten::empty_strided");
   check_options(layout, pin);
   WithDevice with(index_of(device));
   return at::detail::empty_strided_generic(size, stride, allocator(), kKeys, given_or_default(dtype));
@@ -89,21 +87,27 @@ inline Tensor empty_strided(
 // Views: the CPU kernel only looks at sizes, and takes the device tensor itself. ---------------------------------------
 
 inline Tensor view(const Tensor& self, IntArrayRef size) {
+  NEURON_COUNTED("aten::view");
   return at::cpu::view(self, size);
 }
 inline Tensor as_strided(const Tensor& self, IntArrayRef size, IntArrayRef stride, std::optional<int64_t> offset) {
+  NEURON_COUNTED("aten::as_strided");
   return at::cpu::as_strided(self, size, stride, offset);
 }
 inline Tensor reshape_alias(const Tensor& self, IntArrayRef size, IntArrayRef stride) {
+  NEURON_COUNTED("aten::_reshape_alias");
   return at::cpu::_reshape_alias(self, size, stride);
 }
 inline Tensor unfold(const Tensor& self, int64_t dimension, int64_t size, int64_t step) {
+  NEURON_COUNTED("aten::unfold");
   return at::cpu::unfold(self, dimension, size, step);
 }
 inline Tensor view_as_real(const Tensor& self) {
+  NEURON_COUNTED("aten::view_as_real");
   return at::cpu::view_as_real(self);
 }
 inline Tensor view_as_complex(const Tensor& self) {
+  NEURON_COUNTED("aten::view_as_complex");
   return at::cpu::view_as_complex(self);
 }
 inline bool is_set_to(const Tensor& self, const Tensor& other) {
@@ -122,6 +126,7 @@ inline const Tensor& stay(const Tensor& self, c10::DeviceIndex index) {
 }
 
 inline const Tensor& resize(const Tensor& self, IntArrayRef size, std::optional<c10::MemoryFormat> format) {
+  NEURON_COUNTED("aten::resize_");
   const c10::DeviceIndex index = self.device().index();
   WithDevice with(index);
   at::cpu::resize_(self, size, format);
@@ -136,6 +141,7 @@ inline void check_source(const Tensor& self, const c10::Storage& source) {
 }
 
 inline Tensor& set_storage(Tensor& self, c10::Storage source) {
+  NEURON_COUNTED("aten::set_.source_Storage");
   check_source(self, source);
   WithDevice with(self.device().index());
   return at::cpu::set_(self, std::move(source));
@@ -146,6 +152,7 @@ inline Tensor& set_storage_at(Tensor& self, c10::Storage source, int64_t offset,
   return at::cpu::set_(self, std::move(source), offset, size, stride);
 }
 inline Tensor& set_tensor(Tensor& self, const Tensor& source) {
+  NEURON_COUNTED("aten::set_.source_Tensor");
   TORCH_CHECK(
       self.device() == source.device(),
       "Attempted to set the storage of a tensor on device \"", self.device(), "\" to a storage on different device \"",
@@ -204,8 +211,7 @@ struct OnCpu {
 inline Tensor convolution(
     const Tensor& input, const Tensor& weight, const OptionalTensor& bias, IntArrayRef stride, IntArrayRef padding,
     IntArrayRef dilation, bool transposed, IntArrayRef output_padding, int64_t groups) {
-  static Record& record = record_of("aten::convolution_overrideable");
-  Counted counted(record);
+  NEURON_COUNTED("aten::convolution_overrideable");
   OnCpu cpu(input);
   return cpu.back(at::convolution(
       cpu(input), cpu(weight), cpu(bias), stride, padding, dilation, transposed, output_padding, groups));
@@ -214,8 +220,7 @@ inline Tensor convolution(
 inline std::tuple<Tensor, Tensor, Tensor> convolution_backward(
     const Tensor& gradient, const Tensor& input, const Tensor& weight, IntArrayRef stride, IntArrayRef padding,
     IntArrayRef dilation, bool transposed, IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
-  static Record& record = record_of("aten::convolution_backward_overrideable");
-  Counted counted(record);
+  NEURON_COUNTED("aten::convolution_backward_overrideable");
   OnCpu cpu(gradient);
   const int64_t channels = gradient.size(1);
   auto [a, b, c] = at::convolution_backward(
@@ -230,8 +235,7 @@ inline Tensor dropout_noise(const Tensor& kept, c10::ScalarType dtype, double ke
 }
 
 inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, std::optional<bool> train) {
-  static Record& record = record_of("aten::native_dropout");
-  Counted counted(record);
+  NEURON_COUNTED("aten::native_dropout");
   OnCpu cpu(input);
   Tensor in = cpu(input);
   if (in.numel() == 0 || !train.value_or(true)) {
@@ -246,14 +250,13 @@ inline std::tuple<Tensor, Tensor> native_dropout(const Tensor& input, double p, 
 }
 
 inline Tensor native_dropout_backward(const Tensor& gradient, const Tensor& mask, double scale) {
-  static Record& record = record_of("aten::native_dropout_backward");
-  Counted counted(record);
+  NEURON_COUNTED("aten::native_dropout_backward");
   OnCpu cpu(gradient);
   Tensor in = cpu(gradient);
-  if (!in.is_floating_point()) {
+  if (!in.is_floating_point() || scale == 0) {
     return cpu.back(at::native_dropout_backward(in, cpu(mask), scale));
   }
-  return cpu.back(in * dropout_noise(cpu(mask), in.scalar_type(), scale == 0 ? 1.0 : 1 / scale));
+  return cpu.back(in * dropout_noise(cpu(mask), in.scalar_type(), 1 / scale));
 }
 
 // Recurrent cells, which have no CPU kernel under these names ----------------------------------------------------------
@@ -265,8 +268,7 @@ inline Tensor with_bias(const Tensor& gates, const OptionalTensor& bias) {
 inline std::tuple<Tensor, Tensor, Tensor> lstm_cell(
     const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& cx, const OptionalTensor& input_bias,
     const OptionalTensor& hidden_bias) {
-  static Record& record = record_of("aten::_thnn_fused_lstm_cell");
-  Counted counted(record);
+  NEURON_COUNTED("aten::_thnn_fused_lstm_cell");
   OnCpu cpu(input_gates);
   auto gates = (with_bias(cpu(hidden_gates), cpu(hidden_bias)) + with_bias(cpu(input_gates), cpu(input_bias))).chunk(4, 1);
   Tensor in = gates[0].sigmoid(), forget = gates[1].sigmoid(), cell = gates[2].tanh(), out = gates[3].sigmoid();
@@ -278,8 +280,7 @@ inline std::tuple<Tensor, Tensor, Tensor> lstm_cell(
 inline std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(
     const OptionalTensor& grad_hy, const OptionalTensor& grad_cy, const Tensor& cx, const Tensor& cy,
     const Tensor& workspace, bool has_bias) {
-  static Record& record = record_of("aten::_thnn_fused_lstm_cell_backward_impl");
-  Counted counted(record);
+  NEURON_COUNTED("aten::_thnn_fused_lstm_cell_backward_impl");
   const bool has_hy = grad_hy.has_value() && grad_hy->defined(), has_cy = grad_cy.has_value() && grad_cy->defined();
   if (!has_hy && !has_cy) {
     return {};
@@ -309,8 +310,7 @@ inline std::tuple<Tensor, Tensor, Tensor> lstm_cell_backward(
 inline std::tuple<Tensor, Tensor> gru_cell(
     const Tensor& input_gates, const Tensor& hidden_gates, const Tensor& hx, const OptionalTensor& input_bias,
     const OptionalTensor& hidden_bias) {
-  static Record& record = record_of("aten::_thnn_fused_gru_cell");
-  Counted counted(record);
+  NEURON_COUNTED("aten::_thnn_fused_gru_cell");
   OnCpu cpu(input_gates);
   auto from_input = with_bias(cpu(input_gates), cpu(input_bias)).chunk(3, 1);
   auto from_hidden = with_bias(cpu(hidden_gates), cpu(hidden_bias)).chunk(3, 1);
@@ -324,8 +324,7 @@ inline std::tuple<Tensor, Tensor> gru_cell(
 
 inline std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gru_cell_backward(
     const Tensor& grad_hy, const Tensor& workspace, bool has_bias) {
-  static Record& record = record_of("aten::_thnn_fused_gru_cell_backward");
-  Counted counted(record);
+  NEURON_COUNTED("aten::_thnn_fused_gru_cell_backward");
   OnCpu cpu(grad_hy);
   const Tensor grad = cpu(grad_hy);
   auto kept = cpu(workspace).chunk(5, 1);
@@ -372,8 +371,7 @@ using Attention = std::tuple<Tensor, Tensor, Tensor, Tensor, c10::SymInt, c10::S
 inline Attention attention(
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask, double dropout,
     bool causal, bool, std::optional<double> scale) {
-  static Record& record = record_of("aten::_scaled_dot_product_fused_attention_overrideable");
-  Counted counted(record);
+  NEURON_COUNTED("aten::_scaled_dot_product_fused_attention_overrideable");
   OnCpu cpu(query);
   auto [out, logsumexp] = at::_scaled_dot_product_flash_attention_for_cpu(
       cpu(query), cpu(key), cpu(value), dropout, causal, cpu(mask), scale);
@@ -387,8 +385,7 @@ inline std::tuple<Tensor, Tensor, Tensor, Tensor> attention_backward(
     const Tensor& gradient, const Tensor& query, const Tensor& key, const Tensor& value, const Tensor& mask,
     std::array<bool, 4>, const Tensor& out, const Tensor& logsumexp, const Tensor&, const Tensor&, c10::SymInt,
     c10::SymInt, double dropout, bool causal, const Tensor&, const Tensor&, std::optional<double> scale) {
-  static Record& record = record_of("aten::_scaled_dot_product_fused_attention_overrideable_backward");
-  Counted counted(record);
+  NEURON_COUNTED("aten::_scaled_dot_product_fused_attention_overrideable_backward");
   OnCpu cpu(gradient);
   auto [q, k, v] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       cpu(gradient), cpu(query), cpu(key), cpu(value), cpu(out), cpu(logsumexp), dropout, causal,

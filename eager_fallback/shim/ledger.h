@@ -109,4 +109,9 @@ struct Counted {
   uint64_t bytes = 0;
 };
 
+// Counts calls of the kernel it stands in.
+#define NEURON_COUNTED(name)                              \
+  static neuron::Record& counted_as = neuron::record_of(name); \
+  neuron::Counted counted(counted_as)
+
 } // namespace neuron

@@ -171,8 +171,9 @@ inline void free_block(void* context) {
 // Host memory as memory of a device; the memory is freed as before, when the device is done with it.
 inline c10::DataPtr adopt(c10::DataPtr&& memory, size_t bytes, c10::DeviceIndex index) {
   use();
-  check_room(index, bytes);
   void* data = memory.get();
+  bytes = data == nullptr ? 0 : bytes; // a tensor that is zero without memory has a size
+  check_room(index, bytes);
   auto* block = new Block{std::move(memory), bytes, index, {next_epoch()}};
   memories[index].bytes.increase(static_cast<int64_t>(bytes));
   memories[index].blocks.increase(1);

@@ -6,14 +6,18 @@
 // ledger.h   counts per operator
 // alias.h    device tensor <-> CPU tensor on the same memory
 // fallback.h the boxed kernel
+// quick.h    the same unboxed, for a few operators
 // kernels.h  operators with kernels of their own
 // autocast.h autocast
 #define AT_PER_OPERATOR_HEADERS
 
 #include "autocast.h"
 #include "kernels.h"
+#include "quick.h"
 
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
+
+#include <unordered_set>
 
 namespace neuron {
 
@@ -99,8 +103,13 @@ void define_operators() {
 
 // Composite on the CPU; run there as one operator instead of one by one.
 bool taken_whole(const c10::OperatorName& name) {
-  return name.name == "aten::copy_" || name.name == "aten::convolution" || name.name == "aten::convolution_backward" ||
-      name.name.rfind("aten::_foreach_", 0) == 0;
+  static const std::unordered_set<std::string> names = {
+      "aten::copy_",
+      "aten::convolution",
+      "aten::convolution_backward",
+      "aten::mode", // looks for a CPU or CUDA device
+  };
+  return names.count(name.name) != 0 || name.name.rfind("aten::_foreach_", 0) == 0;
 }
 
 bool has_own_kernel(const c10::OperatorHandle& op) {
@@ -129,6 +138,7 @@ void register_fallbacks() {
 
 // Reaches every operator of PyTorch, 50 ms: not for processes that import PyTorch and use no device.
 void register_the_rest() {
+  register_quick_kernels();
   register_fallbacks();
   register_autocast();
 }

@@ -161,6 +161,7 @@ def test_calls_are_counted(shim: Shim) -> None:
     assert found["aten::add.Tensor"].bytes == 3 * 3 * 32
     assert 0 < found["aten::add.Tensor"].nanoseconds < 1e9
     assert found["aten::mul_.Tensor"].calls == 1
+    assert found["aten::view"].calls == 1
     shim.clear_calls()
     assert shim.calls() == []
 

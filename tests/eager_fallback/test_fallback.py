@@ -59,6 +59,29 @@ def test_out_is_resized_and_keeps_its_storage() -> None:
     assert smaller.tolist() == [1, 2, 3, 4, 5, 6]
 
 
+def test_arguments_that_overlap_are_found() -> None:
+    x = torch.arange(6.0, device="neuron")
+    for write in (lambda: torch.add(x[:-1], 1, out=x[1:]), lambda: x[1:].mul_(x[:-1])):
+        with pytest.raises(RuntimeError, match="unsupported operation: some elements of the input tensor"):
+            write()
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single memory"):
+        x[:1].expand(3).add_(1)
+    assert x.tolist() == [0, 1, 2, 3, 4, 5]
+    assert x.add_(x).tolist() == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+def test_an_error_leaves_tensors_in_order() -> None:
+    x, out = torch.ones(3, 4, device="neuron"), torch.empty(0, device="neuron")
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="must match"):
+            torch.add(x, torch.ones(3, device="neuron"), out=out)
+        with pytest.raises(IndexError, match="out of range"):
+            torch.index_select(x, 0, torch.tensor([5], device="neuron"), out=out)
+    assert torch.mul(x, 2, out=out).sum().item() == 24
+    assert torch.index_select(x, 0, torch.tensor([2], device="neuron"), out=out).tolist() == [[1, 1, 1, 1]]
+
+
 def test_results_on_the_same_memory_share_it() -> None:
     x = torch.arange(6.0, device="neuron").view(2, 3)
     first, second = x.unbind()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -190,11 +191,21 @@ def test_places_of_the_cache() -> None:
 
 
 def test_the_command_builds_and_tries(capsys: pytest.CaptureFixture[str]) -> None:
-    assert setup.run(None) == 0  # type: ignore[arg-type]
+    assert setup.run(argparse.Namespace(package=False)) == 0
     assert capsys.readouterr().out.splitlines() == [
         "device neuron is ready: 1 of neuron:0",
         f"library: {loader.loaded().path}",
     ]
+
+
+def test_the_command_builds_into_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device_library, "PREBUILT", tmp_path / "lib")
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / device_library.file_name()).touch()  # not compiled again
+    assert setup.run(argparse.Namespace(package=True)) == 0
+    assert f"built: {tmp_path / 'lib' / device_library.file_name()}" in capsys.readouterr().out
 
 
 def test_several_devices() -> None:
