@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from jax import lax
 
-from neuron_compiler.ir.graph import TensorType
-from neuron_compiler.lowering.numeric import Array, cast
+from neuron_compiler.ir.graph import DType, TensorType
+from neuron_compiler.lowering.numeric import Array, cast, dims_of, dtype_of
 from neuron_compiler.opdef import Kind, op
 
 aten = torch.ops.aten
@@ -80,3 +80,11 @@ def right_shift(x: Any, count: Any, *, out: TensorType) -> Array:
     return jnp.where(
         inside, lax.shift_right_logical(a, jnp.where(inside, b, 0).astype(b.dtype)), jnp.zeros((), a.dtype)
     )
+
+
+@op(aten.hash_tensor.default, kind=Kind.REDUCTION)
+def hash_tensor(x: Array, dim: Any = (), *, keepdim: bool = False, mode: int = 0, out: TensorType) -> Array:
+    """Exclusive or of the elements as 64 bits: floats as those of their double, integers by value."""
+    wide = cast(x, DType.F64) if dtype_of(x).is_floating else x
+    words = lax.bitcast_convert_type(wide if wide.dtype == np.float64 else cast(x, DType.I64), np.uint64)
+    return lax.reduce(words, np.uint64(0), lax.bitwise_xor, dims_of(dim, x.ndim)).reshape(out.shape)
