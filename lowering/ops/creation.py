@@ -12,7 +12,7 @@ from jax import lax
 from neuron_compiler import dtypes
 from neuron_compiler.ir.graph import DType, TensorType
 from neuron_compiler.lowering.numeric import Array, cast
-from neuron_compiler.opdef import Kind, op
+from neuron_compiler.opdef import Call, Kind, op
 
 aten = torch.ops.aten
 
@@ -85,7 +85,13 @@ def eye(*_sizes: int, dtype: Any = None, out: TensorType) -> Array:
     return jnp.eye(*out.shape, dtype=dtypes.to_numpy(out.dtype))
 
 
-@op(aten.linspace.default, kind=Kind.CREATION)
+def _half(call: Call) -> str | None:
+    """Half precisions are rounded after each of ATen's steps, whose order follows the host's vector width."""
+    small = any(t.dtype.is_floating and t.dtype.itemsize < 4 for t in call.result_types)
+    return "half precision is counted in steps that depend on the host" if small else None
+
+
+@op(aten.linspace.default, kind=Kind.CREATION, when=_half)
 def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, out: TensorType) -> Array:
     """ATen counts from both ends, so that both are met exactly."""
     if steps == 1:

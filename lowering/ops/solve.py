@@ -9,8 +9,8 @@ import torch
 from jax import lax
 from jax.scipy.linalg import expm
 
-from neuron_compiler.ir.graph import TensorType
-from neuron_compiler.lowering.numeric import Array, narrow
+from neuron_compiler.ir.graph import DType, TensorType
+from neuron_compiler.lowering.numeric import Array, cast, narrow
 from neuron_compiler.lowering.ops.linalg import check_info, conjugate_transpose, cubic, lu_factor, precision, row_order
 from neuron_compiler.opdef import Call, Kind, Work, WorkRule, op, per_element
 
@@ -142,15 +142,13 @@ def pinv(
     return (left * inverse[..., None, :]) @ right
 
 
-def _half(call: Call) -> str | None:
-    return "matrix exponential in half precision" if call.type(0).dtype.itemsize < 4 else None
-
-
-@op(aten.linalg_matrix_exp.default, kind=Kind.OTHER, work=cubic(30), when=_half)
-def matrix_exp(x: Array) -> Array:
+@op(aten.linalg_matrix_exp.default, kind=Kind.OTHER, work=cubic(30))
+def matrix_exp(x: Array, *, out: TensorType) -> Array:
     if x.size == 0:
         return x
-    return jnp.exp(x) if x.shape[-1] == 1 else expm(x, max_squarings=64)
+    # In double: squaring loses what float32 has left of large results, of which ATen's own series keeps more.
+    wide = cast(x, DType.C128 if out.dtype.is_complex else DType.F64)
+    return narrow(jnp.exp(wide) if x.shape[-1] == 1 else expm(wide, max_squarings=64), out)
 
 
 @op(aten.linalg_cross.default, kind=Kind.ELEMENTWISE, work=per_element(flops=3))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
+import op_reach
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -137,14 +138,17 @@ class Source:
         """Calls of an overload: from the OpInfos named like it, or else from the first few that reach it."""
         base = overload.split(".")[1]
         related = [info for info in op_db if _is_related(info, base)]
-        if not any(overload in self._recorded(info) for info in related):
-            related = [info for info in op_db if overload in GLANCE._recorded(info)][:3]
+        if not any(overload in self.recorded(info) for info in related):
+            names = op_reach.known().get(overload)
+            reached = [i for i in op_db if i.full_name in names] if names is not None else op_db
+            related = [info for info in reached if overload in GLANCE.recorded(info)][: op_reach.AT_MOST]
         found: dict[str, Sample] = {}
         for info in related:
-            found.update((s.key, s) for source in (self, GLANCE) for s in source._recorded(info).get(overload, ()))
+            found.update((s.key, s) for source in (self, GLANCE) for s in source.recorded(info).get(overload, ()))
         return list(found.values())
 
-    def _recorded(self, info: Any) -> dict[str, list[Sample]]:
+    def recorded(self, info: Any) -> dict[str, list[Sample]]:
+        """Samples by overload that a record of the database leads to."""
         name = info.full_name
         if name not in self._memo:
             recorder = Recorder(name, self.per_overload)
@@ -198,7 +202,7 @@ def _forward_and_backward(info: Any, sample: Any) -> None:
 
 
 GLANCE = Source(dtypes=(torch.float32, torch.int64), samples=2, look_at=4)
-"""Enough to find which OpInfos reach an overload: the whole database takes a quarter of a minute."""
+"""Enough to find which OpInfos reach an overload."""
 FAST = Source()
 THOROUGH = Source(dtypes=MORE_DTYPES, samples=24, look_at=64, per_overload=64, reference=True)
 
