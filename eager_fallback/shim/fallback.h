@@ -173,6 +173,16 @@ struct Fallback final : c10::OperatorKernel {
     if (call.device < 0) {
       call.device = own;
     }
+    if (writes) {
+      // Read and written (out= of an argument): the kernel has to see one tensor, to notice.
+      for (Pair& pair : call.pairs) {
+        if (pair.original.is_same(tensor)) {
+          pair.written = true;
+          into = c10::IValue(pair.alias);
+          return;
+        }
+      }
+    }
     at::Tensor made = alias(op, tensor, call);
     into = c10::IValue(made);
     call.pairs.push_back({std::move(tensor), std::move(made), writes});

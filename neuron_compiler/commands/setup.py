@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Build the library if it is not there, register the device, and compute on it."""
     import torch
 
-    import neuron_compiler.eager_fallback
+    import neuron_compiler.eager_fallback  # noqa: F401  registers the device
     from neuron_compiler import device_library
     from neuron_compiler.eager_fallback import build, loader
 

@@ -64,6 +64,9 @@ def test_arguments_that_overlap_are_found() -> None:
     for write in (lambda: torch.add(x[:-1], 1, out=x[1:]), lambda: x[1:].mul_(x[:-1])):
         with pytest.raises(RuntimeError, match="unsupported operation: some elements of the input tensor"):
             write()
+    empty = torch.empty(0, device="neuron")
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        torch.cat([empty, x], out=empty)
     with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single memory"):
         x[:1].expand(3).add_(1)
     assert x.tolist() == [0, 1, 2, 3, 4, 5]
