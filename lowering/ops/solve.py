@@ -142,7 +142,11 @@ def pinv(
     return (left * inverse[..., None, :]) @ right
 
 
-@op(aten.linalg_matrix_exp.default, kind=Kind.OTHER, work=cubic(30))
+def _half(call: Call) -> str | None:
+    return "matrix exponential in half precision" if call.type(0).dtype.itemsize < 4 else None
+
+
+@op(aten.linalg_matrix_exp.default, kind=Kind.OTHER, work=cubic(30), when=_half)
 def matrix_exp(x: Array, *, out: TensorType) -> Array:
     if x.size == 0:
         return x
