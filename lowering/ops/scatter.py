@@ -1,6 +1,7 @@
 """Writing by index tensors. Equal indices are written in order, so the last one stays.
 
-A bad index raises after the run. Half precisions that are summed or multiplied accumulate in float32.
+A bad index raises after the run. Half precisions that are summed or multiplied accumulate in float32, but where ATen
+adds element by element into the result itself, as ``index_put`` does: there each sum is rounded.
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from neuron_compiler.opdef import Call, Kind, op, per_input_element
 aten = torch.ops.aten
 
 
-def combined(x: Array, rows: Rows, values: Array, how: str) -> Array:
-    """``rows.write`` in the type that sums and products accumulate in; of bools they are or and and."""
-    own, wide = dtype_of(x), widened(dtype_of(x))
+def combined(x: Array, rows: Rows, values: Array, how: str, rounding: bool = False) -> Array:
+    """``rows.write`` in the type that sums and products accumulate in; of bools they are or and and.
+
+    ``rounding`` rounds each sum to the array's own type.
+    """
+    own = dtype_of(x)
+    wide = own if rounding else widened(own)
     if own is DType.BOOL:
         how = {"add": "max", "mul": "min"}.get(how, how)
     if how in ("add", "mul") and wide is not own:
@@ -73,7 +78,7 @@ def _put_by_mask(x: Array, dim: int, mask: Array, values: Array, accumulate: boo
 def _put(x: Array, indices: Indices, values: Array, accumulate: bool) -> Array:
     values = cast(values, dtype_of(x))
     rows = rows_of(x.shape, indices)
-    return combined(x, rows, jnp.broadcast_to(values, rows.shape), "add" if accumulate else "set")
+    return combined(x, rows, jnp.broadcast_to(values, rows.shape), "add" if accumulate else "set", rounding=True)
 
 
 @op(aten.index_put.default, kind=Kind.INDEXING, when=_one_mask)
@@ -102,7 +107,7 @@ def unsafe_index_put(x: Array, indices: Indices, values: Array, accumulate: bool
 def put(x: Array, index: Array, source: Array, accumulate: bool = False) -> Array:
     in_range(index, x.size, f"out of range: tried to access an index on a tensor of {x.size} elements.", low=-x.size)
     rows = Rows(from_end(index, x.size).reshape(-1), ())
-    return combined(x, rows, source.reshape(-1), "add" if accumulate else "set")
+    return combined(x, rows, source.reshape(-1), "add" if accumulate else "set", rounding=True)
 
 
 # --- slices along one dimension -------------------------------------------------------------------
@@ -125,6 +130,10 @@ def index_add(x: Array, dim: int, index: Array, source: Array, *, alpha: Any = 1
     if dtype_of(x) is DType.BOOL:
         return combined(array, rows, source.reshape(rows.shape) & bool(alpha), "add").reshape(x.shape)
     values = cast(source, wide) if alpha == 1 else cast(source, wide) * constant(alpha, wide)
+    if x.ndim <= 1:
+        return combined(array, rows, cast(values, dtype_of(x)).reshape(rows.shape), "add", rounding=True).reshape(
+            x.shape
+        )
     return cast(rows.write(cast(array, wide), values.reshape(rows.shape), "add"), dtype_of(x)).reshape(x.shape)
 
 

@@ -42,8 +42,25 @@ def test_half_precision_sums_accumulate_in_float32() -> None:
     index, ones = torch.zeros(600, dtype=torch.int64), torch.ones(600, dtype=torch.bfloat16)
     zero = torch.zeros(1, dtype=torch.bfloat16)
     assert lower(aten.scatter_add.default, zero, 0, index, ones).item() == 600
-    assert lower(aten.index_put.default, zero, [index], ones, True).item() == 600
-    assert lower(aten.index_add.default, zero, 0, index, ones, alpha=2).item() == 1200
+    assert lower(aten.index_add.default, zero[None], 1, index, ones[None], alpha=2).item() == 1200
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_sums_are_rounded_one_by_one_where_atens_are(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    index = torch.randint(0, 2, (400,), generator=generator)
+    values, rows = (torch.rand(shape, generator=generator).to(dtype) for shape in ((400,), (400, 3)))
+    zero, zeros = torch.zeros(2, dtype=dtype), torch.zeros(2, 3, dtype=dtype)
+    for overload, *args in (
+        (aten.index_put.default, zero, [index], values, True),
+        (aten.index_put.default, zeros, [index], rows, True),
+        (aten._unsafe_index_put.default, zeros, [index], rows, True),
+        (aten.put.default, zeros, index, values, True),
+        (aten.index_add.default, zero, 0, index, values),
+    ):
+        assert torch.equal(lower(overload, *args), overload(*args)), overload
+    scaled = aten.index_add.default(zero, 0, index, values, alpha=3)
+    assert torch.equal(lower(aten.index_add.default, zero, 0, index, values, alpha=3), scaled)
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
