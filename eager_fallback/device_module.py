@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from neuron_compiler import options
 from neuron_compiler.eager_fallback import loader
 from neuron_compiler.errors import OptionsError
-from neuron_compiler.trainium import target
 
 Device = torch.device | str | int | None
 
@@ -110,8 +108,7 @@ class device_of(device):
         super().__init__(tensor.device if tensor.device.type == TYPE else None)
 
 
-@dataclass(frozen=True)
-class DeviceProperties:
+class DeviceProperties(NamedTuple):
     """What a device is: the chip that is emulated, and the memory that one device may hold, in bytes."""
 
     name: str
@@ -129,7 +126,7 @@ def get_device_name(device: Device = None) -> str:
 
 
 def _chip() -> str:
-    return target.by_name(options.from_environment().target).name
+    return options.from_environment().target
 
 
 # Streams and events ------------------------------------------------------------

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from neuron_compiler import device_library
 from neuron_compiler.errors import DeviceError
@@ -33,8 +33,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
 }
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """What the ledger knows of one operator: its name with overload, and sums over its calls."""
 
     name: str

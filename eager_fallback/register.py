@@ -15,13 +15,13 @@ import torch
 from neuron_compiler import options
 from neuron_compiler.eager_fallback import loader
 from neuron_compiler.errors import DeviceError
-from neuron_compiler.trainium import target
 
 NAME = "neuron"
 UNNAMED = "privateuseone"
 
-LOGICAL_CORES = 2
-"""Physical cores in what is one device, as Neuron's runtime has it on Trn2 and Trn3 by default."""
+MEMORY_BYTES = {"trn1": 16 << 30, "trn2": 24 << 30, "trn3": 36 << 30}
+"""HBM of what is one device: of each chip the share of one core on Trn1, of two on the others, as Neuron's runtime
+joins them by default. Written out, and not asked of the machines' records, for the sake of `import torch`."""
 
 _lock = threading.Lock()
 _registered = False
@@ -66,9 +66,8 @@ def _installed(package: str) -> bool:
 
 
 def memory_limit() -> int:
-    """Bytes of one device: what the environment sets, else its cores' share of the chip's memory."""
-    chip = target.by_name(options.from_environment().target)
-    return options.device_memory() or chip.hbm_bytes * LOGICAL_CORES // chip.neuron_cores
+    """Bytes of one device: what the environment sets, else its share of the chip's memory."""
+    return options.device_memory() or MEMORY_BYTES[options.from_environment().target]
 
 
 def register() -> None:

@@ -17,6 +17,7 @@ from neuron_compiler import device_library, options
 from neuron_compiler.commands import setup
 from neuron_compiler.eager_fallback import build, loader, register
 from neuron_compiler.errors import DeviceError, OptionsError
+from neuron_compiler.trainium import target
 
 
 def test_registered_once_by_any_number_of_threads() -> None:
@@ -182,6 +183,13 @@ def test_number_of_devices_is_checked(text: str) -> None:
         if (variable, text) not in {("NEURON_RT_VISIBLE_CORES", "0"), ("NEURON_RT_VISIBLE_CORES", "129")}:
             with pytest.raises(OptionsError, match=f"{variable} is '{text}'"):
                 options.device_count({variable: text})
+
+
+def test_memory_is_the_share_of_the_cores_in_a_device() -> None:
+    assert register.MEMORY_BYTES.keys() == target.TARGETS.keys()
+    for name, held in register.MEMORY_BYTES.items():
+        chip = target.TARGETS[name]
+        assert held == chip.hbm_bytes * (1 if name == "trn1" else 2) // chip.neuron_cores
 
 
 def test_places_of_the_cache() -> None:
