@@ -26,7 +26,7 @@ def known() -> dict[str, list[str]]:
 
 def main() -> None:
     """Write the file."""
-    from op_samples import GLANCE, op_db
+    from op_samples import GLANCE, REGISTRY, op_db
 
     found: dict[str, list[str]] = {}
     for info in op_db:
@@ -34,6 +34,8 @@ def main() -> None:
             names = found.setdefault(overload, [])
             if len(names) < AT_MOST:
                 names.append(info.full_name)
+    for overload in REGISTRY.names():
+        found.setdefault(overload, [])  # no record reaches it: nothing to search for
     held = {"torch": torch.__version__.partition("+")[0], "overloads": dict(sorted(found.items()))}
     FILE.write_text(json.dumps(held, indent=1) + "\n")
 
