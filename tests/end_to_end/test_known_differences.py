@@ -108,6 +108,17 @@ def test_random_numbers_are_the_same_numbers() -> None:
     assert [torch.equal(a, b) for a, b in zip(result, expected, strict=True)] == [True] * 4
 
 
+def test_eigenvectors_are_right_up_to_their_sign() -> None:
+    x = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+    x = x + x.t()
+    values, vectors = compiled(lambda a: torch.linalg.eigh(a))(x)
+    want_values, want_vectors = torch.linalg.eigh(x)
+    torch.testing.assert_close(values, want_values)
+    along = (vectors * want_vectors).sum(0)
+    torch.testing.assert_close(vectors * along.sign(), want_vectors, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(along.abs(), torch.ones(6))
+
+
 def test_equal_elements_keep_their_order() -> None:
     x = torch.arange(100) % 3
     values, positions = compiled(lambda a: torch.sort(a))(x)

@@ -14,6 +14,7 @@ random, and scaled so that masks, positions, statistics and every norm matter (`
 from __future__ import annotations
 
 from collections.abc import Callable
+from statistics import median
 
 import pytest
 import torch
@@ -25,6 +26,10 @@ from neuron_compiler.models import CATALOGUE, Entry, Size
 
 INPUTS = {Size.SMALL: 8, Size.FULL: 4}
 """Over how many inputs errors in bfloat16 are taken."""
+
+ROUTED = ("mixtral",)
+"""Models that jump: a rounding may send a token to another expert, in eager as likely as here, and the error of that
+input is then ten times the others'. Their errors are compared by the median."""
 
 SIZES = [pytest.param(Size.SMALL, id="small"), pytest.param(Size.FULL, id="full", marks=pytest.mark.full)]
 
@@ -83,7 +88,8 @@ def test_bfloat16(entry: Entry, size: Size, record_property: Record) -> None:
         own.append(difference(found, reference, dtypes=False).rms)
         theirs.append(difference(results, reference, dtypes=False).rms)
     assert_whole()
-    ratio = rms(own) / rms(theirs)
+    average = median if entry.name in ROUTED else rms
+    ratio = average(own) / average(theirs)
     record_property("error_by_eagers", ratio)
     assert ratio <= 1.1, (own, theirs)
 
