@@ -15,6 +15,17 @@ import torch
 
 from neuron_compiler import options
 from neuron_compiler.eager_fallback import loader
+from neuron_compiler.eager_fallback.memory_summary import memory_summary  # noqa: F401
+from neuron_compiler.eager_fallback.op_ledger import (  # noqa: F401
+    clear_op_tracking,
+    get_executed_ops,
+    get_fallback_mode,
+    get_fallback_ops,
+    ledger,
+    set_fallback_mode,
+    set_op_tracking,
+    track_ops,
+)
 from neuron_compiler.errors import OptionsError
 
 Device = torch.device | str | int | None
@@ -202,6 +213,30 @@ class stream:
         set_stream(self._previous)
 
 
+def wait_stream(stream: torch.Stream) -> None:
+    """Let the current stream wait for another."""
+    current_stream(stream.device).wait_stream(stream)
+
+
+def wait_event(event: torch.Event) -> None:
+    """Let the current stream wait for an event."""
+    current_stream().wait_event(event)
+
+
+def record_event(event: torch.Event | None = None) -> torch.Event:
+    """Record an event, a new one where none is given, in the current stream."""
+    return current_stream().record_event(event)
+
+
+def query(device: Device = None) -> bool:
+    """Whether all that was asked of the current stream is done."""
+    return current_stream(device).query()
+
+
+def _sleep(cycles: int) -> None:
+    """Accepted, and nothing is done, as on the chip."""
+
+
 # Random numbers ------------------------------------------------------------
 
 
@@ -313,6 +348,23 @@ def set_per_process_memory_fraction(fraction: float, device: Device = None) -> N
 
 def empty_cache() -> None:
     """Give back memory that is held for later: there is none."""
+
+
+# Compiled graphs ------------------------------------------------------------
+
+
+def get_dynamo_metrics() -> list[dict[str, Any]]:
+    """One record per graph compiled so far: names, number of ops, and the times of its stages in microseconds."""
+    from neuron_compiler import compile_metrics
+
+    return compile_metrics.records()
+
+
+def reset_dynamo_metrics() -> None:
+    """Forget the records."""
+    from neuron_compiler import compile_metrics
+
+    compile_metrics.clear()
 
 
 # Types ------------------------------------------------------------

@@ -105,6 +105,13 @@ class Shim:
                 found.append(Call(name.decode(), *counts))
         return found
 
+    def names(self) -> list[str]:
+        """Operators that have counts, called or not: all that the library has a kernel for."""
+        counts = (ctypes.c_uint64 * 3)()
+        return [
+            self._library.neuron_record(place, counts).decode() for place in range(self._library.neuron_record_count())
+        ]
+
     def set_notice(self, name: str, notice: int) -> None:
         """Whether the observer is told before operator ``name`` runs: 0 never, 1 at its next call only, 2 always."""
         self._library.neuron_set_notice(name.encode(), notice)

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from neuron_compiler import progress
+from neuron_compiler import compile_metrics, progress
 from neuron_compiler.artifacts import Logs, Trace, enabled_loggers
 from neuron_compiler.compile import Compilation, Observer
 from neuron_compiler.dump.folder import roots
@@ -52,7 +52,7 @@ def observers_for(options: Options, name: str, capture: Capture | None = None) -
         capture: what Dynamo knew of it; None outside of PyTorch's compile.
     """
     dumps: list[Observer] = [Dump(root, name, options) for root in roots(options)]
-    chosen: list[Observer] = [Trace(name, capture.compile_id if capture is not None else None)]
+    chosen: list[Observer] = [Metrics(), Trace(name, capture.compile_id if capture is not None else None)]
     if enabled := enabled_loggers():
         chosen.append(Logs(name, enabled))
     if progress.wanted():
@@ -96,6 +96,15 @@ class Observers(Observer):
     def compiled(self, compilation: Compilation) -> None:
         for observer in self.observers:
             observer.compiled(compilation)
+
+
+class Metrics(Observer):
+    """Keeps how long each stage took."""
+
+    def compiled(self, compilation: Compilation) -> None:
+        ops = compilation.captured.graph.ops
+        collective = any(op.kind.startswith("_c10d_functional.") for op in ops)
+        compile_metrics.add(compilation.captured.graph.name, len(ops), collective, compilation.seconds)
 
 
 class AskForDump(Observer):

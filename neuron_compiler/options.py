@@ -17,6 +17,7 @@ TARGETS = ("trn1", "trn2", "trn3")
 EMULATIONS = ("off", "tile")
 VERIFY_LEVELS = ("off", "stage", "every")
 MAX_DEVICES = 128
+FALLBACK_MODES = ("silent", "warn", "error")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -195,6 +196,18 @@ def device_memory(environ: Mapping[str, str] | None = None) -> int | None:
     if not text.strip().isdecimal():
         raise OptionsError(f"{variable} is {text!r}; it takes a number of bytes")
     return int(text)
+
+
+def eager_fallback(environ: Mapping[str, str] | None = None) -> str:
+    """``NEURON_COMPILER_EAGER_FALLBACK``: what an op on device neuron does that Trainium's software runs on the CPU.
+
+    ``silent`` nothing; ``warn``, the default, logs each once; ``error`` raises. Raises OptionsError for another text.
+    """
+    variable = "NEURON_COMPILER_EAGER_FALLBACK"
+    text = (os.environ if environ is None else environ).get(variable, "") or "warn"
+    if text not in FALLBACK_MODES:
+        raise OptionsError(f"{variable} is {text!r}; it takes one of {', '.join(FALLBACK_MODES)}")
+    return text
 
 
 def cxx(environ: Mapping[str, str] | None = None) -> str:

@@ -1,0 +1,93 @@
+"""Operators that take other ways than most: sizes of results from values, lists, histograms, transforms, nesting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+X = torch.tensor([[3.0, -1.0, 0.0, 2.0], [0.0, 5.0, -2.0, 2.0]])
+I = torch.tensor([[2, 0, 1, 2], [1, 1, 3, 0]])  # noqa: E741
+
+OPERATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "nonzero": lambda x, i: x.nonzero(),
+    "masked_select": lambda x, i: x.masked_select(x > 0),
+    "unique": lambda x, i: torch.unique(x, return_inverse=True, return_counts=True),
+    "topk": lambda x, i: x.topk(2),
+    "kthvalue": lambda x, i: x.kthvalue(2),
+    "sort": lambda x, i: x.sort(stable=True),
+    "searchsorted": lambda x, i: torch.searchsorted(x.sort().values, x),
+    "bincount": lambda x, i: torch.bincount(i.flatten(), minlength=6),
+    "histc": lambda x, i: torch.histc(x, 4),
+    "scatter": lambda x, i: torch.zeros_like(x).scatter_add(1, i, x),
+    "scatter_reduce": lambda x, i: torch.zeros_like(x).scatter_reduce(1, i, x, "amax", include_self=False),
+    "gather": lambda x, i: x.gather(1, i),
+    "index_put": lambda x, i: x.clone().index_put_((i[0] % 2, i[1]), x[0], accumulate=True),
+    "index_add": lambda x, i: x.index_add(1, i[0], x),
+    "take_along": lambda x, i: torch.take_along_dim(x, i, 1),
+    "cumulative": lambda x, i: (x.cumsum(1), x.logcumsumexp(0), *x.cummax(1)),
+    "fft": lambda x, i: torch.fft.rfft(x),
+    "ifft": lambda x, i: torch.fft.irfft(torch.fft.rfft(x)),
+    "stft": lambda x, i: torch.stft(
+        x[0].repeat(8), 8, return_complex=True, window=torch.hann_window(8, device=x.device)
+    ),
+    "complex": lambda x, i: torch.complex(x, x).abs(),
+    "einsum": lambda x, i: torch.einsum("ij,kj->ik", x, x),
+    "baddbmm": lambda x, i: torch.baddbmm(x[None], x[None, :, :2], x[None, :2]),
+    "grid_sample": lambda x, i: torch.nn.functional.grid_sample(
+        x[None, None], torch.zeros(1, 2, 2, 2, device=x.device), align_corners=False
+    ),
+    "interpolate": lambda x, i: torch.nn.functional.interpolate(x[None], size=7, mode="linear"),
+    "unfold": lambda x, i: torch.nn.functional.unfold(x[None, None], (2, 2)),
+    "pad": lambda x, i: torch.nn.functional.pad(x, (1, 2), mode="reflect"),
+    "one_hot": lambda x, i: torch.nn.functional.one_hot(i),
+    "cdist": lambda x, i: torch.cdist(x, x),
+    "roll": lambda x, i: x.roll((1, 2), (0, 1)),
+    "split": lambda x, i: x.split([1, 3], 1),
+    "meshgrid": lambda x, i: torch.meshgrid(x[0], x[1], indexing="ij"),
+    "cat": lambda x, i: torch.cat([x, i], 1),
+    "where": lambda x, i: torch.where(x > 0, x, 0.0),
+    "foreach": lambda x, i: torch._foreach_add([x, x[0]], [x, x[1]], alpha=2),
+    "bitwise": lambda x, i: (i << 1) ^ i,
+    "quantile": lambda x, i: x.quantile(0.3, 1),
+    "svd": lambda x, i: torch.linalg.svdvals(x),
+    "solve": lambda x, i: torch.linalg.solve(x[:, :2], x),
+    "norm": lambda x, i: torch.linalg.vector_norm(x, 3, 1),
+    "renorm": lambda x, i: x.renorm(2, 0, 1.0),
+    "repeat_interleave": lambda x, i: x.repeat_interleave(torch.tensor([1, 2], device=x.device), 0),
+    "tril": lambda x, i: x.tril().triu(-1),
+    "bucketize": lambda x, i: torch.bucketize(x, x[0].sort().values),
+    "ctc_loss": lambda x, i: torch.nn.functional.ctc_loss(
+        x[:, None].log_softmax(-1), i[:1, 1:2] + 1, torch.tensor([2]), torch.tensor([1])
+    ),
+    "float8": lambda x, i: x.to(torch.float8_e4m3fn).float(),
+    "bytes": lambda x, i: x.view(torch.int32),
+}
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_as_on_the_cpu(name: str) -> None:
+    here = OPERATORS[name](X, I)
+    there = OPERATORS[name](X.to("neuron"), I.to("neuron"))
+    tensors = there if isinstance(there, tuple | list) else (there,)
+    assert all(t.device.type == "neuron" for t in tensors)
+    torch.testing.assert_close(
+        [t.cpu() for t in tensors], list(here) if isinstance(here, tuple | list) else [here], rtol=0, atol=0
+    )
+
+
+def test_nested_tensors() -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged, device="neuron")
+    assert [(t.device.type, t.shape[0]) for t in (nested * 2).unbind()] == [("neuron", 2), ("neuron", 4)]
+
+
+def test_sparse_results_are_refused() -> None:
+    with pytest.raises((RuntimeError, NotImplementedError), match="neuron"):
+        torch.eye(3, device="neuron").to_sparse()
+
+
+def test_dlpack_and_array_protocols_are_the_hosts() -> None:
+    x = torch.arange(3, device="neuron")
+    assert x.cpu().numpy().tolist() == [0, 1, 2]
+    assert torch.from_dlpack(x.cpu()).to("neuron").tolist() == [0, 1, 2]
