@@ -79,7 +79,7 @@ def register() -> None:
         if (fault := refusal()) is not None:
             raise fault
         shim = loader.load()
-        from neuron_compiler.eager_fallback import device_module, dynamo_frames, op_ledger
+        from neuron_compiler.eager_fallback import default_backend, device_module, dynamo_frames, op_ledger
 
         fallback_mode = options.eager_fallback()
         shim.initialize(options.device_count(), memory_limit())
@@ -87,5 +87,6 @@ def register() -> None:
         torch._register_device_module(NAME, device_module)
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
         op_ledger.set_fallback_mode(fallback_mode)
+        default_backend.install()
         dynamo_frames.leave_alone(m for n, m in list(sys.modules.items()) if n.startswith(f"{__package__}."))
         _registered = True
