@@ -15,7 +15,6 @@ import torch
 
 from neuron_compiler import options
 from neuron_compiler.eager_fallback import loader
-from neuron_compiler.eager_fallback.memory_summary import memory_summary  # noqa: F401
 from neuron_compiler.eager_fallback.op_ledger import (  # noqa: F401
     clear_op_tracking,
     get_executed_ops,
@@ -314,6 +313,13 @@ def memory_reserved(device: Device = None) -> int:
 def max_memory_reserved(device: Device = None) -> int:
     """The most bytes that were taken from the host at once."""
     return torch.accelerator.max_memory_reserved(_checked_index(device))
+
+
+def memory_summary(device: Device = None, abbreviated: bool = False) -> str:
+    """A table of what a device holds now, held at most, and was given and gave back in all."""
+    from neuron_compiler.eager_fallback import memory_summary
+
+    return memory_summary.table(_checked_index(device), abbreviated)
 
 
 def reset_peak_memory_stats(device: Device = None) -> None:

@@ -29,13 +29,13 @@ def _in_bytes(count: int) -> str:
     return f"{number:.1f} {UNITS[-1]}"
 
 
-def memory_summary(device: torch.device | str | int | None = None, abbreviated: bool = False) -> str:
+def table(device: int, abbreviated: bool) -> str:
     """A table of what a device holds now, held at most, and was given and gave back in all.
 
     ``abbreviated`` leaves only the rows of bytes.
     """
     stats = torch.neuron.memory_stats(device)
-    rows = [("", "Current", "Peak", "In all", "Freed in all")]
+    rows: list[tuple[str, ...]] = [("", "Current", "Peak", "In all", "Freed in all")]
     for title, name, is_bytes in ROWS:
         if (is_bytes or not abbreviated) and f"{name}.current" in stats:
             numbers = [stats[f"{name}.{column}"] for column in COLUMNS]

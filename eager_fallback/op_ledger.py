@@ -13,9 +13,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 from neuron_compiler import options
 from neuron_compiler.eager_fallback import loader
@@ -28,20 +27,18 @@ logger = logging.getLogger("neuron_compiler.fallbacks")
 NEVER, NEXT_CALL, EVERY_CALL = 0, 1, 2
 
 
-@dataclass(frozen=True)
-class OpRow:
+class OpRow(NamedTuple):
     """One operator, by name with overload: calls, their time in microseconds, bytes of its tensors, class, where."""
 
     op: str
-    count: int
+    calls: int
     time_us: float
     bytes: int
     op_class: OpClass
     site: str = ""
 
 
-@dataclass(frozen=True)
-class OpLedger:
+class OpLedger(NamedTuple):
     """Operators that ran on the device, those that took longest first."""
 
     rows: tuple[OpRow, ...]
@@ -53,7 +50,7 @@ class OpLedger:
 
     def to_json(self) -> str:
         """The rows as a JSON document."""
-        return json.dumps({"tracking": self.tracking, "ops": [asdict(row) for row in self.rows]}, indent=2)
+        return json.dumps({"tracking": self.tracking, "ops": [row._asdict() for row in self.rows]}, indent=2)
 
     def __rich__(self) -> Any:
         from rich.table import Table
@@ -66,7 +63,7 @@ class OpLedger:
         table.add_column("runs on")
         table.add_column("first called at")
         for row in self.rows:
-            table.add_row(row.op, str(row.count), f"{row.time_us:.1f}", str(row.bytes), row.op_class, row.site)
+            table.add_row(row.op, str(row.calls), f"{row.time_us:.1f}", str(row.bytes), row.op_class, row.site)
         return table
 
     def __str__(self) -> str:

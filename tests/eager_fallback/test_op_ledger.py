@@ -40,7 +40,7 @@ def test_counts_times_bytes_and_classes() -> None:
         torch.linalg.qr(x)
     x + x
     found = {row.op: row for row in torch.neuron.ledger().rows}
-    assert (found["aten::add.Tensor"].count, found["aten::add.Tensor"].bytes) == (2, 2 * 3 * 256)
+    assert (found["aten::add.Tensor"].calls, found["aten::add.Tensor"].bytes) == (2, 2 * 3 * 256)
     assert 0 < found["aten::add.Tensor"].time_us < 1e6
     classes = {name: row.op_class for name, row in found.items()}
     assert classes["aten::add.Tensor"] == "chip"
@@ -62,7 +62,7 @@ def test_shown_as_a_table_and_as_json() -> None:
     ledger = torch.neuron.ledger()
     assert [line for line in str(ledger).splitlines() if "aten::mul_.Tensor" in line and "chip" in line]
     rows = {row["op"]: row for row in json.loads(ledger.to_json())["ops"]}
-    assert rows["aten::mul_.Tensor"]["count"] == 1
+    assert rows["aten::mul_.Tensor"]["calls"] == 1
     assert rows["aten::mul_.Tensor"]["bytes"] == 2 * 16
 
 
