@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "logs"),
     ("options", "ledger", "trainium.target"),
-    ("device_library",),
+    ("device_library", "compile_metrics"),
     ("ir",),
     ("dtypes",),
     ("trainium",),
