@@ -23,7 +23,11 @@ def _of_svd(u: torch.Tensor, s: torch.Tensor, vh: torch.Tensor) -> Parts:
 
 
 def _of_eig(values: torch.Tensor, vectors: torch.Tensor) -> Parts:
-    return [values, vectors.abs()]
+    """Products of the parts of each vector with one another are free of its phase, and tell theirs apart."""
+    if vectors.ndim < 2:
+        return [values, vectors]
+    columns = vectors.mT
+    return [values, columns[..., :, None] * columns.conj()[..., None, :]]
 
 
 def _of_lstm(states: torch.Tensor, last: torch.Tensor, cell: torch.Tensor, workspace: torch.Tensor | None) -> Parts:
