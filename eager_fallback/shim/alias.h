@@ -1,7 +1,7 @@
 // Device tensors as CPU tensors on the same memory, and results of CPU kernels as device tensors: no copy either way.
 #pragma once
 
-#include "memory.h"
+#include "waiting.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/CPUAllocator.h>
@@ -43,9 +43,10 @@ inline c10::intrusive_ptr<c10::StorageImpl> cpu_storage(c10::DataPtr&& data, siz
 
 // Valid while the device tensor lives: for kernels that keep nothing. All aliases of a storage have one storage: kernels
 // look at that to find arguments that overlap.
-inline at::Tensor borrowed_cpu(const at::Tensor& tensor) {
+inline at::Tensor borrowed_cpu(const at::Tensor& tensor, bool writes) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const c10::StorageImpl& storage = *impl.storage().unsafeGetStorageImpl();
+  settle(storage, writes);
   const auto make = [&] {
     return cpu_storage({storage.data_ptr().get(), c10::Device(c10::DeviceType::CPU)}, storage.nbytes());
   };
@@ -74,11 +75,17 @@ inline c10::DataPtr shared_memory(const c10::Storage& storage, c10::Device devic
   return {data, kept.release(), &release_storage, device};
 }
 
-inline at::Tensor owning_cpu(const at::Tensor& tensor) {
+// For those that look at sizes alone: values may still be waiting.
+inline at::Tensor unsettled_cpu(const at::Tensor& tensor) {
   const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const c10::Storage& storage = impl.storage();
   auto alias = cpu_storage(shared_memory(storage, c10::Device(c10::DeviceType::CPU)), storage.nbytes());
   return same_view(std::move(alias), c10::DispatchKey::CPU, impl);
+}
+
+inline at::Tensor owning_cpu(const at::Tensor& tensor, bool writes) {
+  settle(*tensor.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl(), writes);
+  return unsettled_cpu(tensor);
 }
 
 inline uint64_t bits(c10::BackendComponent backend, c10::DispatchKey autocast) {

@@ -1,10 +1,10 @@
 // What PyTorch's core asks of a device: guard, streams, events, generators, hooks.
 //
-// All work is done when the call that asks for it returns. Streams are therefore numbers that only have to be told
-// apart, and an event is the time at which it was recorded.
+// All work is done when the call that asks for it returns, but for what waits in a queue (queue.h). Streams are therefore
+// numbers that only have to be told apart, and an event is the time at which it was recorded.
 #pragma once
 
-#include "memory.h"
+#include "waiting.h"
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/GeneratorForPrivateuseone.h>
@@ -76,10 +76,15 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   bool queryStream(const c10::Stream&) const override {
     return true;
   }
-  void synchronizeStream(const c10::Stream&) const override {}
-  void synchronizeDevice(const c10::DeviceIndex) const override {}
+  void synchronizeStream(const c10::Stream&) const override {
+    settle_all();
+  }
+  void synchronizeDevice(const c10::DeviceIndex) const override {
+    settle_all();
+  }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
   void record(void** event, const c10::Stream&, const c10::DeviceIndex, const c10::EventFlag) const override {
+    settle_all(); // what was asked for before is done at that time
     if (*event == nullptr) {
       *event = new Clock::time_point();
     }
@@ -170,6 +175,7 @@ inline at::Generator cpu_generator(const at::Generator& given) {
 // Storage that is resized keeps what fits, on its own device; one of no bytes still says which device it is on.
 inline void resize_storage(c10::StorageImpl& storage, size_t bytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
+  settle(storage, true);
   auto fresh = allocate_on(bytes, storage.device().index());
   if (const size_t kept = std::min(bytes, storage.nbytes()); kept > 0) {
     std::memcpy(fresh.get(), storage.data(), kept);

@@ -7,17 +7,13 @@
 #include "alias.h"
 #include "device.h"
 #include "ledger.h"
+#include "queue.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/List.h>
-#include <ATen/core/ivalue.h>
-#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 
 namespace neuron {
-
-using Stack = std::vector<c10::IValue>;
 
 // Registrations are kept for the life of the process.
 inline std::vector<c10::RegistrationHandleRAII>& registrations() {
@@ -61,6 +57,7 @@ struct Fallback final : c10::OperatorKernel {
 
   explicit Fallback(const c10::OperatorHandle& op)
       : record(record_of(full_name(op.operator_name()))),
+        queueing(op.schema()),
         count(op.schema().arguments().size()),
         returns(count_returns(op.schema())),
         owning(op.operator_name().name.rfind("aten::", 0) != 0),
@@ -134,23 +131,24 @@ struct Fallback final : c10::OperatorKernel {
     bool result_on_cpu = false;
   };
 
-  at::Tensor alias(const c10::OperatorHandle& op, const at::Tensor& tensor, const Call& call) const {
+  at::Tensor alias(const c10::OperatorHandle& op, const at::Tensor& tensor, bool writes, const Call& call) const {
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     TORCH_CHECK_NOT_IMPLEMENTED(
         is_dense(impl),
         op.operator_name(), ": device neuron holds dense tensors; this one has layout ", tensor.layout(),
         ". Move it to the CPU for this operation.");
     if (!owning) {
-      return borrowed_cpu(tensor);
+      return borrowed_cpu(tensor, writes);
     }
     for (const Pair& pair : call.pairs) {
       if (pair.original.unsafeGetTensorImpl()->storage().is_alias_of(impl.storage())) {
+        settle(*storage_in(impl), writes);
         auto shared = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
             pair.alias.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
         return same_view(std::move(shared), c10::DispatchKey::CPU, impl);
       }
     }
-    return owning_cpu(tensor);
+    return owning_cpu(tensor, writes);
   }
 
   void take(const c10::OperatorHandle& op, at::Tensor&& tensor, bool writes, bool index, Call& call, c10::IValue& into)
@@ -183,7 +181,7 @@ struct Fallback final : c10::OperatorKernel {
         }
       }
     }
-    at::Tensor made = alias(op, tensor, call);
+    at::Tensor made = alias(op, tensor, writes, call);
     into = c10::IValue(made);
     call.pairs.push_back({std::move(tensor), std::move(made), writes});
   }
@@ -341,6 +339,10 @@ struct Fallback final : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     check_usable();
     Counted counted(record);
+    if (Queue* queue = current_queue(); C10_UNLIKELY(queue != nullptr) && record.queued.load(std::memory_order_relaxed) &&
+        queueing.possible && queueing(*queue, op, record.name, stack)) {
+      return;
+    }
     Call call;
     arguments_in(op, stack->data() + (stack->size() - count), call);
     check_devices(op, call);
@@ -384,6 +386,7 @@ struct Fallback final : c10::OperatorKernel {
   }
 
   Record& record;
+  const Queueing queueing;
   const size_t count, returns;
   const bool owning, mixing;
   c10::SmallVector<Place, 6> looked_at;

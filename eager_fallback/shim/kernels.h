@@ -129,6 +129,7 @@ inline const Tensor& resize(const Tensor& self, IntArrayRef size, std::optional<
   NEURON_COUNTED("aten::resize_");
   const c10::DeviceIndex index = self.device().index();
   WithDevice with(index);
+  settle(*self.storage().unsafeGetStorageImpl(), true);
   at::cpu::resize_(self, size, format);
   return stay(self, index);
 }
@@ -195,7 +196,7 @@ struct OnCpu {
         tensor.device().index() == index,
         "Expected all tensors to be on the same device, but found at least two devices, neuron:",
         static_cast<int>(index), " and ", tensor.device(), "!");
-    return owning_cpu(tensor);
+    return owning_cpu(tensor, false);
   }
   OptionalTensor operator()(const OptionalTensor& tensor) const {
     return tensor.has_value() ? OptionalTensor((*this)(*tensor)) : std::nullopt;
@@ -354,7 +355,7 @@ inline int64_t sdp_choice(
       return tensor;
     }
     at::AutoDispatchBelowADInplaceOrView below;
-    return owning_cpu(tensor).set_requires_grad(tensor.requires_grad());
+    return unsettled_cpu(tensor).set_requires_grad(tensor.requires_grad());
   };
   if (!is_dense(*query.unsafeGetTensorImpl()) || !is_dense(*key.unsafeGetTensorImpl()) ||
       !is_dense(*value.unsafeGetTensorImpl())) {

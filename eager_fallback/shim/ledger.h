@@ -21,6 +21,7 @@ struct Record {
   const std::string name; // with its overload: aten::add.Tensor
   std::atomic<uint64_t> calls{0}, nanoseconds{0}, bytes{0};
   std::atomic<uint8_t> notice{kSilent};
+  std::atomic<bool> queued{false}; // taken by queues
 };
 
 inline std::atomic<bool> counting{false};

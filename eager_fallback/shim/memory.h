@@ -147,6 +147,8 @@ struct Block {
   std::atomic<uint64_t> epoch;
   // The same memory as storage of the CPU, for kernels that read it; made when first asked for.
   std::atomic<c10::StorageImpl*> on_cpu{nullptr};
+  // Tickets of queued operators that will write the memory, or read it (waiting.h).
+  std::atomic<uint64_t> writer{0}, reader{0};
 };
 
 inline void report_to_profiler(const Block& block, int64_t change) {

@@ -34,7 +34,7 @@ struct Quick<Result(Arguments...)> final : c10::OperatorKernel {
   static void look(const Other&, Seen&) {}
 
   static at::Tensor lend(const at::Tensor& tensor) {
-    return on_device(tensor) ? borrowed_cpu(tensor) : tensor;
+    return on_device(tensor) ? borrowed_cpu(tensor, false) : tensor;
   }
   template <class Other>
   static const Other& lend(const Other& other) {
@@ -44,7 +44,7 @@ struct Quick<Result(Arguments...)> final : c10::OperatorKernel {
   Result operator()(Arguments... arguments) {
     Seen seen;
     (look(arguments, seen), ...);
-    if (C10_UNLIKELY(!seen.ordinary || seen.device < 0)) {
+    if (C10_UNLIKELY(!seen.ordinary || seen.device < 0 || current_queue() != nullptr)) {
       return run_boxed(arguments...);
     }
     check_usable();
@@ -65,7 +65,7 @@ struct Quick<Result(Arguments...)> final : c10::OperatorKernel {
 
   template <class... Others>
   at::Tensor& write(const Seen&, at::Tensor& self, const Others&... others) {
-    at::Tensor alias = borrowed_cpu(self);
+    at::Tensor alias = borrowed_cpu(self, true);
     op.redispatch(c10::DispatchKeySet(c10::DispatchKey::CPU), alias, lend(others)...);
     written(*self.unsafeGetTensorImpl()->storage().unsafeGetStorageImpl());
     return self;

@@ -3,8 +3,10 @@
 //
 // memory.h   allocator, statistics, write epochs, pinned memory, fork
 // device.h   guard, streams, events, generators, hooks
+// waiting.h  memory that queued operators will read or write
 // ledger.h   counts per operator
 // alias.h    device tensor <-> CPU tensor on the same memory
+// queue.h    operators that wait, to run as one program
 // fallback.h the boxed kernel
 // quick.h    the same unboxed, for a few operators
 // kernels.h  operators with kernels of their own
@@ -38,7 +40,7 @@ inline void check_dense(const at::Tensor& tensor) {
 void as_cpu(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
   at::Tensor tensor = pop_tensor(stack);
   check_dense(tensor);
-  stack->emplace_back(on_device(tensor) ? owning_cpu(tensor) : tensor);
+  stack->emplace_back(on_device(tensor) ? owning_cpu(tensor, true) : tensor);
 }
 
 void from_cpu(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
@@ -80,6 +82,19 @@ void mark_written(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack)
   written(storage_of(pop_tensor(stack)));
 }
 
+// Of a ticket: what was queued, as text; the tensors that it is given; those that it makes and that somebody holds.
+void take_queue(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+  const auto ticket = static_cast<uint64_t>(stack->back().toInt());
+  stack->pop_back();
+  Taken taken;
+  if (const auto queue = queue_of(ticket)) {
+    queue->take(ticket, taken);
+  }
+  stack->emplace_back(std::move(taken.text));
+  stack->emplace_back(c10::List<at::Tensor>(taken.inputs));
+  stack->emplace_back(c10::List<at::Tensor>(taken.outputs));
+}
+
 template <BoxedFunction* function>
 void define(const char* schema) {
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -87,7 +102,9 @@ void define(const char* schema) {
   const c10::OperatorName name = parsed.operator_name();
   parsed.setAliasAnalysis(c10::AliasAnalysisKind::CONSERVATIVE);
   registrations().push_back(dispatcher.registerDef(std::move(parsed), "device neuron"));
-  for (const c10::DispatchKey key : {c10::DispatchKey::CPU, c10::DispatchKey::PrivateUse1}) {
+  // The last is for operators without a tensor to go by.
+  for (const c10::DispatchKey key :
+       {c10::DispatchKey::CPU, c10::DispatchKey::PrivateUse1, c10::DispatchKey::CompositeExplicitAutograd}) {
     register_kernel(name, key, c10::KernelFunction::makeFromBoxedFunction<function>());
   }
 }
@@ -97,6 +114,7 @@ void define_operators() {
   define<&from_cpu>("neuron_compiler::from_cpu(Tensor self, int index) -> Tensor");
   define<&write_epochs>("neuron_compiler::write_epochs(Tensor[] tensors) -> int[]");
   define<&mark_written>("neuron_compiler::mark_written(Tensor self) -> ()");
+  define<&take_queue>("neuron_compiler::take_queue(int ticket) -> (str, Tensor[], Tensor[])");
 }
 
 // Registration -------------------------------------------------------------------------------------------------------
@@ -165,6 +183,7 @@ void initialize(int devices, int64_t limit) {
   register_own_kernels();
   define_operators();
   first_use = &register_the_rest;
+  run_ticket = &run_tickets;
 }
 
 } // namespace neuron
@@ -244,6 +263,48 @@ void neuron_clear_records() {
 // Whether the observer is told before the op runs: 0 never, 1 at the next call only, 2 at each.
 void neuron_set_notice(const char* name, int notice) {
   neuron::record_of(name).notice.store(static_cast<uint8_t>(notice));
+}
+
+// Fused eager -----------------------------------------------------------------------------------------------------------
+
+// Who runs what was queued.
+void neuron_set_runner(neuron::Runner runner) {
+  neuron::runner.store(runner);
+}
+
+// Whether queues take calls of an operator.
+void neuron_set_queued(const char* name, int queued) {
+  neuron::record_of(name).queued.store(queued != 0);
+}
+
+// Queues of up to `limit` operators, 0 for none, for threads that ask for none themselves.
+void neuron_queue_by_default(int64_t limit, int options) {
+  neuron::default_options.store(options);
+  const size_t before = neuron::default_limit.exchange(static_cast<size_t>(limit));
+  neuron::queues_asked_for.fetch_add((limit != 0) - (before != 0));
+}
+
+// A queue for this thread, and for backward passes that it starts; 0 for the limit has each operator run at once.
+void neuron_enter_queue(int64_t limit, int options) {
+  c10::ThreadLocalDebugInfo::_push(
+      neuron::kQueueInfo, std::make_shared<neuron::Queue>(static_cast<size_t>(limit), options));
+  neuron::queues_asked_for.fetch_add(1);
+}
+
+// Leaves the queue that was entered last; returns the ticket of what is still in it, or 0.
+uint64_t neuron_leave_queue() {
+  neuron::queues_asked_for.fetch_sub(1);
+  const auto info = c10::ThreadLocalDebugInfo::_pop(neuron::kQueueInfo);
+  return static_cast<const neuron::Queue&>(*info).ticket.load();
+}
+
+// After a ticket was run, whether it worked or not.
+void neuron_close_queue(uint64_t ticket) {
+  neuron::close_queue(ticket);
+}
+
+int neuron_queue_is_empty() {
+  return neuron::open_count.load() == 0;
 }
 
 void neuron_set_observer(neuron::Observer observer) {
