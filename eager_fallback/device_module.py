@@ -1,13 +1,14 @@
 """``torch.neuron``: what PyTorch and its users call on a device's module, by the names that CUDA's has.
 
-Every call on the device has ended when it returns: streams run in order with the caller, and synchronizing has nothing
-to wait for. Random numbers come from one stream for the CPU and all devices.
+Every call on the device has ended when it returns: streams run in order with the caller, and synchronizing waits for
+nothing but what eager mode ``fused`` has queued. Random numbers come from one stream for the CPU and all devices.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -172,8 +173,8 @@ class Event(metaclass=_OnNeuron):
 
 
 def synchronize(device: Device = None) -> None:
-    """Wait until what was asked of a device is done: it is."""
-    _checked_index(device)
+    """Wait until what was asked of a device is done: it is, but for operators that wait in eager mode ``fused``."""
+    torch.accelerator.synchronize(_checked_index(device))
 
 
 def current_stream(device: Device = None) -> torch.Stream:
@@ -371,6 +372,44 @@ def reset_dynamo_metrics() -> None:
     from neuron_compiler import compile_metrics
 
     compile_metrics.clear()
+
+
+# How operators run ------------------------------------------------------------
+
+
+def set_eager_mode(mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+    """Choose how operators run that nobody has compiled: ``each`` at once by its kernel, ``fused`` together in compiled
+    programs when a value is needed, or ``compiled`` each at once by the compiler's rules.
+
+    ``limit`` is the number of operators that may wait, for ``fused``; ``options`` are those of ``torch.compile``.
+    Raises OptionsError.
+    """
+    from neuron_compiler.eager_fallback import eager_mode
+
+    eager_mode.set_eager_mode(mode, limit=limit, options=options)
+
+
+def get_eager_mode() -> str:
+    """How operators of this thread run: ``each``, ``fused`` or ``compiled``."""
+    from neuron_compiler.eager_fallback import eager_mode
+
+    return eager_mode.get_eager_mode()
+
+
+def eager_mode(
+    mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None
+) -> AbstractContextManager[None]:
+    """Context in which operators of this thread, and of backward passes that it starts, run as ``set_eager_mode`` says."""
+    from neuron_compiler.eager_fallback import eager_mode
+
+    return eager_mode.eager_mode(mode, limit=limit, options=options)
+
+
+def _start_in_eager_mode(mode: str) -> None:
+    """The mode for all threads, set before any of it is needed."""
+    from neuron_compiler.eager_fallback import eager_mode
+
+    eager_mode.start_in(mode)
 
 
 # Types ------------------------------------------------------------

@@ -16,6 +16,13 @@ from neuron_compiler.errors import DeviceError
 OBSERVER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_char_p)
 """Told of an op by its name; a number other than 0 makes the op raise."""
 
+RUNNER = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint64, ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
+"""Runs queued operators: their ticket, the number of their mode, and room for the message of the error that it returns
+the number of."""
+
+PREPARE = ctypes.CFUNCTYPE(None)
+"""Called once, before the first operator is queued."""
+
 SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "neuron_initialize": (ctypes.c_int, (ctypes.c_int, ctypes.c_int64)),
     "neuron_error": (ctypes.c_char_p, ()),
@@ -30,6 +37,14 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "neuron_clear_records": (None, ()),
     "neuron_set_notice": (None, (ctypes.c_char_p, ctypes.c_int)),
     "neuron_set_observer": (None, (OBSERVER,)),
+    "neuron_set_runner": (None, (RUNNER,)),
+    "neuron_set_prepare": (None, (PREPARE,)),
+    "neuron_set_queued": (None, (ctypes.c_char_p, ctypes.c_int)),
+    "neuron_queue_by_default": (None, (ctypes.c_int64, ctypes.c_int)),
+    "neuron_enter_queue": (None, (ctypes.c_int64, ctypes.c_int)),
+    "neuron_leave_queue": (ctypes.c_uint64, ()),
+    "neuron_close_queue": (None, (ctypes.c_uint64,)),
+    "neuron_queue_is_empty": (ctypes.c_int, ()),
 }
 
 
@@ -57,6 +72,8 @@ class Shim:
                 hint="remove the file; it is built again by `neuron-compiler setup`",
             ) from error
         self._observer: object = None
+        self._runner: object = None
+        self._prepare: object = None
         for name, (result, arguments) in SIGNATURES.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, list(arguments)
@@ -121,6 +138,42 @@ class Shim:
         made = OBSERVER(observer) if observer is not None else OBSERVER()
         self._library.neuron_set_observer(made)
         self._observer = made  # C does not keep it
+
+
+    def set_runner(self, runner: Callable[[int, int, int, int], int]) -> None:
+        """Set who runs queued operators."""
+        made = RUNNER(runner)
+        self._library.neuron_set_runner(made)
+        self._runner = made
+
+    def set_prepare(self, prepare: Callable[[], None]) -> None:
+        """Set who says which operators may be queued; called once, when the first would be."""
+        self._prepare = PREPARE(prepare)  # C does not keep it
+        self._library.neuron_set_prepare(self._prepare)
+
+    def set_queued(self, name: str, queued: bool) -> None:
+        """Whether calls of an operator may be queued."""
+        self._library.neuron_set_queued(name.encode(), int(queued))
+
+    def queue_by_default(self, limit: int, mode: int) -> None:
+        """Queue up to ``limit`` operators, 0 for none, in threads that enter no queue; the runner is given ``mode``."""
+        self._library.neuron_queue_by_default(limit, mode)
+
+    def enter_queue(self, limit: int, mode: int) -> None:
+        """Queue up to ``limit`` operators, 0 for none, of this thread."""
+        self._library.neuron_enter_queue(limit, mode)
+
+    def leave_queue(self) -> int:
+        """Leave the queue that was entered last; returns the ticket of what is still in it, or 0."""
+        return int(self._library.neuron_leave_queue())
+
+    def close_queue(self, ticket: int) -> None:
+        """Say that a ticket's operators have been run."""
+        self._library.neuron_close_queue(ticket)
+
+    def queue_is_empty(self) -> bool:
+        """Whether nothing waits in any thread."""
+        return bool(self._library.neuron_queue_is_empty())
 
 
 def _built() -> Path:

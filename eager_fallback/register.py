@@ -81,12 +81,14 @@ def register() -> None:
         shim = loader.load()
         from neuron_compiler.eager_fallback import default_backend, device_module, dynamo_frames, op_ledger
 
-        fallback_mode = options.eager_fallback()
+        fallback_mode, eager_mode = options.eager_fallback(), options.eager_mode()
         shim.initialize(options.device_count(), memory_limit())
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, device_module)
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)
         op_ledger.set_fallback_mode(fallback_mode)
+        if eager_mode != "each":
+            device_module._start_in_eager_mode(eager_mode)
         default_backend.install()
         dynamo_frames.leave_alone(m for n, m in list(sys.modules.items()) if n.startswith(f"{__package__}."))
         _registered = True

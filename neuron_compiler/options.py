@@ -17,6 +17,7 @@ TARGETS = ("trn1", "trn2", "trn3")
 EMULATIONS = ("off", "tile")
 VERIFY_LEVELS = ("off", "stage", "every")
 MAX_DEVICES = 128
+EAGER_MODES = ("each", "fused", "compiled")
 FALLBACK_MODES = ("silent", "warn", "error")
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
@@ -207,6 +208,19 @@ def eager_fallback(environ: Mapping[str, str] | None = None) -> str:
     text = (os.environ if environ is None else environ).get(variable, "") or "warn"
     if text not in FALLBACK_MODES:
         raise OptionsError(f"{variable} is {text!r}; it takes one of {', '.join(FALLBACK_MODES)}")
+    return text
+
+
+def eager_mode(environ: Mapping[str, str] | None = None) -> str:
+    """``NEURON_COMPILER_EAGER_MODE``: how operators on device neuron run that nobody has compiled.
+
+    ``each``, the default, at once by its kernel; ``fused`` together, when a value is needed; ``compiled`` at once, by
+    the compiler's rules. Raises OptionsError for another text.
+    """
+    variable = "NEURON_COMPILER_EAGER_MODE"
+    text = (os.environ if environ is None else environ).get(variable, "") or "each"
+    if text not in EAGER_MODES:
+        raise OptionsError(f"{variable} is {text!r}; it takes one of {', '.join(EAGER_MODES)}")
     return text
 
 

@@ -165,6 +165,16 @@ inline Tensor& set_empty(Tensor& self) {
   return at::cpu::set_(self, std::move(none), 0, {0}, {});
 }
 
+// Asked whether `tensor.data = other` is possible, which Module.to() does where it is: so that parameters stay the objects
+// that optimizers and tied layers know, as on other devices. PyTorch's own answer knows no PrivateUse1.
+inline bool has_compatible_shallow_copy_type(const Tensor& self, const Tensor& from) {
+  const auto ours = [](const Tensor& tensor) {
+    return (tensor.is_cpu() || on_device(tensor)) && is_dense(*tensor.unsafeGetTensorImpl()) &&
+        !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+  };
+  return (ours(self) && ours(from)) || self.unsafeGetTensorImpl()->has_compatible_shallow_copy_type(from.key_set());
+}
+
 inline void record_stream(Tensor&, c10::Stream) {} // all streams run in order with the caller
 
 inline Tensor copy_from(const Tensor& self, const Tensor& to, bool) {
@@ -419,6 +429,7 @@ inline void register_own_kernels() {
   own("set_", "source_Storage", TORCH_FN(set_storage));
   own("set_", "source_Storage_storage_offset", TORCH_FN(set_storage_at));
   own("set_", "source_Tensor", TORCH_FN(set_tensor));
+  own("_has_compatible_shallow_copy_type", "", TORCH_FN(has_compatible_shallow_copy_type));
   own("record_stream", "", TORCH_FN(record_stream));
   own("_copy_from", "", TORCH_FN(copy_from));
   own("_copy_from_and_resize", "", TORCH_FN(copy_from_and_resize));

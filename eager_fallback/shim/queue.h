@@ -15,6 +15,7 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
@@ -313,6 +314,7 @@ struct Queue final : c10::DebugInfoBase, std::enable_shared_from_this<Queue> {
   const size_t limit; // operators; 0 queues none
   const int options; // known to the runner
   std::atomic<uint64_t> ticket{0}; // of what is in it; 0 is nothing
+  std::atomic<c10::DeviceIndex> device{-1}; // of what is in it
   std::mutex mutex;
 
  private:
@@ -374,9 +376,8 @@ struct Queue final : c10::DebugInfoBase, std::enable_shared_from_this<Queue> {
     text += "]]";
   }
 
-  void start();
+  void start(c10::DeviceIndex on);
 
-  c10::DeviceIndex device = -1;
   std::string text;
   size_t count = 0;
   std::vector<Held> held;
@@ -393,8 +394,9 @@ inline Queues& queues() {
   return *made;
 }
 
-inline void Queue::start() {
+inline void Queue::start(c10::DeviceIndex on) {
   if (ticket.load() == 0) {
+    device.store(on);
     const uint64_t opened = open_ticket();
     std::lock_guard<std::mutex> lock(queues().mutex);
     queues().by_ticket.emplace(opened, shared_from_this());
@@ -413,7 +415,7 @@ inline bool Queue::add(
         return false;
       }
     }
-    start();
+    start(call.device);
     mine = ticket.load();
     hold_overwritten(name, call);
     text += text.empty() ? "[\"" : ",[\"";
@@ -483,7 +485,7 @@ inline bool Queue::take(uint64_t wanted, Taken& into) {
       into.outputs.push_back(tensor_on(std::move(storage), entry.whole));
     }
   }
-  into.text = "{\"inputs\":[" + inputs + "],\"ops\":[" + text + "],\"live\":[" + live + "]}";
+  into.text = "{\"device\":" + std::to_string(device.load()) + ",\"inputs\":[" + inputs + "],\"ops\":[" + text + "],\"live\":[" + live + "]}";
   text.clear();
   held.clear();
   places.clear();
@@ -502,9 +504,18 @@ inline std::atomic<int> queues_asked_for{0};
 inline std::atomic<size_t> default_limit{0};
 inline std::atomic<int> default_options{0};
 
+// Called once, before anything is queued, to say which operators may be.
+using Prepare = void (*)();
+inline std::atomic<Prepare> prepare{nullptr};
+
 inline Queue* current_queue() {
   if (C10_LIKELY(queues_asked_for.load(std::memory_order_relaxed) == 0) || running_queue) {
     return nullptr;
+  }
+  if (C10_UNLIKELY(prepare.load(std::memory_order_relaxed) != nullptr)) {
+    if (const Prepare first = prepare.exchange(nullptr)) {
+      first();
+    }
   }
   if (auto* asked = c10::ThreadLocalDebugInfo::get(kQueueInfo)) {
     auto* queue = static_cast<Queue*>(asked);
@@ -567,13 +578,15 @@ inline void run_one(uint64_t ticket) {
   if (queue == nullptr) {
     return;
   }
+  // Operators were queued below autograd and autocast, wherever in the user's program they run now.
   struct Inside {
-    Inside() {
+    Inside() : keys(c10::default_included_set, c10::default_excluded_set) {
       running_queue = true;
     }
     ~Inside() {
       running_queue = false;
     }
+    c10::impl::ForceDispatchKeyGuard keys;
   };
   std::string message(4096, '\0');
   int code = 0;
@@ -654,6 +667,9 @@ struct Queueing {
       }
     }
     settle_others(queue, call);
+    if (const uint64_t mine = queue.ticket.load(); mine != 0 && queue.device.load() != call.device) {
+      run_ticket(mine); // a program is of one device
+    }
     if (!queue.add(name, call, *results, made)) {
       return false;
     }

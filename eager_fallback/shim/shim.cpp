@@ -95,6 +95,12 @@ void take_queue(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
   stack->emplace_back(c10::List<at::Tensor>(taken.outputs));
 }
 
+void run_queue(const c10::OperatorHandle&, c10::DispatchKeySet, Stack* stack) {
+  const auto ticket = static_cast<uint64_t>(stack->back().toInt());
+  stack->pop_back();
+  run_tickets(ticket);
+}
+
 template <BoxedFunction* function>
 void define(const char* schema) {
   auto& dispatcher = c10::Dispatcher::singleton();
@@ -114,6 +120,7 @@ void define_operators() {
   define<&from_cpu>("neuron_compiler::from_cpu(Tensor self, int index) -> Tensor");
   define<&write_epochs>("neuron_compiler::write_epochs(Tensor[] tensors) -> int[]");
   define<&mark_written>("neuron_compiler::mark_written(Tensor self) -> ()");
+  define<&run_queue>("neuron_compiler::run_queue(int ticket) -> ()");
   define<&take_queue>("neuron_compiler::take_queue(int ticket) -> (str, Tensor[], Tensor[])");
 }
 
@@ -270,6 +277,11 @@ void neuron_set_notice(const char* name, int notice) {
 // Who runs what was queued.
 void neuron_set_runner(neuron::Runner runner) {
   neuron::runner.store(runner);
+}
+
+// Who says which operators may be queued, when the first would be.
+void neuron_set_prepare(neuron::Prepare prepare) {
+  neuron::prepare.store(prepare);
 }
 
 // Whether queues take calls of an operator.

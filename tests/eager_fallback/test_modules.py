@@ -113,3 +113,19 @@ def test_weights_are_loaded_across_devices() -> None:
     assert (target.weight.data_ptr(), target.weight.device.type) == (pointer, "neuron")
     assert torch.equal(target.weight.cpu(), source.weight)
     assert nn.Linear(3, 2, device="meta").to_empty(device="neuron").weight.device.type == "neuron"
+
+
+def test_moving_a_module_keeps_its_parameters_tied_weights_and_optimizer():
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    model = nn.Sequential(first, second)
+    weight, optimizer = first.weight, torch.optim.SGD(model.parameters(), lr=0.5)
+    model(torch.ones(2, 3)).sum().backward()
+    for device in ("neuron", "cpu"):
+        model.to(device)
+        assert first.weight is second.weight is weight
+        assert weight.device.type == weight.grad.device.type == device
+        before = weight.detach().clone()
+        model(torch.ones(2, 3, device=device)).sum().backward()
+        optimizer.step()
+        assert torch.equal(weight.detach(), before - 0.5 * weight.grad)

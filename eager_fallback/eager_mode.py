@@ -1,0 +1,244 @@
+"""How operators run that nobody has compiled: each at once by its kernel, fused in programs, or each compiled.
+
+In: a mode, for all threads or within a context. Out: queues in the library, whose programs are run here. Invariants: a
+program that cannot be compiled runs operator by operator and says so once; a program that comes only once is never
+compiled, as that would take longer than to run it; whatever happens, nothing stays queued.
+"""
+
+from __future__ import annotations
+
+import _thread
+import ctypes
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from neuron_compiler import options as options_module
+from neuron_compiler.eager_fallback import loader, queued_program
+from neuron_compiler.errors import OptionsError, UnsupportedOp
+
+logger = logging.getLogger("neuron_compiler.fallbacks")
+
+QUEUE_LIMIT = 256
+"""Operators of one fused program at most: compiling takes time that grows with them."""
+PROGRAMS_KEPT = 512
+
+Run = Callable[..., Sequence[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class EagerMode:
+    """A mode by name, and with which options programs are compiled."""
+
+    name: str = "each"
+    limit: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def compiles_at(self) -> int:
+        """At which time that it comes a program is compiled."""
+        return 1 if self.name == "compiled" else 2
+
+
+@dataclass
+class _Known:
+    """A program that was queued before."""
+
+    program: queued_program.QueuedProgram
+    seen: int = 0
+    compiled: Run | None = None
+
+
+_lock = threading.RLock()
+_modes: list[EagerMode] = [EagerMode()]
+"""By the number that the library hands back; a mode in use must not move."""
+_default = _modes[0]
+_here = threading.local()
+_programs: OrderedDict[tuple[int, str], _Known] = OrderedDict()
+_ready = False
+
+
+def _mode(name: str, limit: int | None, options: Mapping[str, Any] | None) -> EagerMode:
+    if name not in options_module.EAGER_MODES:
+        raise OptionsError(
+            f"the eager mode is {name!r}; it takes one of {', '.join(map(repr, options_module.EAGER_MODES))}"
+        )
+    if name != "fused" and limit is not None:
+        raise OptionsError(f"a limit is for mode 'fused', which alone has operators wait; the mode is {name!r}")
+    if name == "each" and options:
+        raise OptionsError("mode 'each' compiles nothing and takes no options")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise OptionsError(f"the limit of operators that wait is a whole number from 1, not {limit!r}")
+    options_module.from_call(options=options)  # raises for what it does not know
+    return EagerMode(name, {"each": 0, "compiled": 1}.get(name, limit or QUEUE_LIMIT), dict(options or {}))
+
+
+def get_eager_mode() -> str:
+    """The mode of this thread: ``each``, ``fused`` or ``compiled``."""
+    stack: list[EagerMode] = getattr(_here, "stack", [])
+    return (stack[-1] if stack else _default).name
+
+
+def set_eager_mode(mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None) -> None:
+    """Choose how operators on the device run in all threads that do not choose themselves.
+
+    ``each``, the default, runs every operator at once by PyTorch's kernel. ``fused`` lets operators wait, up to
+    ``limit`` of them, until a value is needed (print, ``item``, ``cpu``, a branch, an operator that cannot wait), and
+    runs them as one compiled program from the second time that the same ones come. ``compiled`` runs every operator at
+    once, by the rules that compiled graphs are made of. The last two take ``options`` of ``torch.compile``. What waits
+    is done by ``torch.neuron.synchronize()``. Raises OptionsError.
+    """
+    chosen = _mode(mode, limit, options)
+    if chosen.limit:
+        _prepare()
+    _set_default(chosen)
+    synchronize()
+
+
+def start_in(mode: str) -> None:
+    """Choose the mode for all threads, as ``set_eager_mode``, but load what it needs only when it is needed."""
+    chosen = _mode(mode, None, None)
+    if chosen.limit:
+        loader.loaded().set_prepare(_prepare)
+    _set_default(chosen)
+
+
+def _set_default(mode: EagerMode) -> None:
+    global _default
+    with _lock:
+        _default = mode
+        loader.loaded().queue_by_default(mode.limit, _number(mode))
+
+
+@contextmanager
+def eager_mode(mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None) -> Iterator[None]:
+    """Context in which this thread's operators, and those of backward passes it starts, run in a mode."""
+    chosen = _mode(mode, limit, options)
+    if chosen.limit:
+        _prepare()
+    stack = _here.__dict__.setdefault("stack", [])
+    shim = loader.loaded()
+    with _lock:
+        number = _number(chosen)
+    shim.enter_queue(chosen.limit, number)
+    stack.append(chosen)
+    try:
+        yield
+    finally:
+        stack.pop()
+        if ticket := shim.leave_queue():
+            torch.ops.neuron_compiler.run_queue(ticket)
+
+
+def synchronize() -> None:
+    """Run what waits, in all threads."""
+    if not loader.loaded().queue_is_empty():
+        torch.accelerator.synchronize()
+
+
+def _number(mode: EagerMode) -> int:
+    if mode not in _modes:
+        _modes.append(mode)
+    return _modes.index(mode)
+
+
+# Which operators wait ------------------------------------------------------------
+
+
+def _prepare() -> None:
+    """Tell the library which operators may wait, and who runs them."""
+    global _ready
+    with _lock:
+        if _ready:
+            return
+        from neuron_compiler.eager_fallback import queued_ops
+
+        shim = loader.loaded()
+        shim.use()
+        for name in queued_ops.names(shim.names()):
+            shim.set_queued(name, True)
+        shim.set_runner(_run)
+        _ready = True
+
+
+# Running ------------------------------------------------------------
+
+_CODES: tuple[tuple[type[BaseException], int], ...] = (
+    (IndexError, 2),
+    (NotImplementedError, 4),
+    (ValueError, 3),
+    (TypeError, 5),
+    (torch.linalg.LinAlgError, 6),
+)
+
+
+def _run(ticket: int, mode: int, message: int, size: int) -> int:
+    """What the library calls, from any thread, to have a ticket's operators run; returns what it is to raise."""
+    try:
+        # Another thread may be running them: they are done when the lock is free.
+        with _lock, torch.inference_mode(False), torch.no_grad(), _disable_current_modes(), _no_functions():
+            try:
+                text, inputs, outputs = torch.ops.neuron_compiler.take_queue(ticket)
+                if text:
+                    _execute(text, inputs, outputs, _modes[mode])
+            finally:
+                loader.loaded().close_queue(ticket)
+    except KeyboardInterrupt:
+        _thread.interrupt_main()
+        return _say("interrupted; tensors that were waiting have no values", message, size, 1)
+    except BaseException as error:
+        code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
+        logger.debug("queued operators failed", exc_info=True)
+        return _say(str(error), message, size, code)
+    return 0
+
+
+def _no_functions() -> Any:
+    return torch._C.DisableTorchFunction()
+
+
+def _say(text: str, message: int, size: int, code: int) -> int:
+    written = text.encode()[: size - 1]
+    ctypes.memmove(message, written + b"\0", len(written) + 1)
+    return code
+
+
+def _execute(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], mode: EagerMode) -> None:
+    key = (_modes.index(mode), text)
+    known = _programs.get(key)
+    if known is None:
+        known = _programs[key] = _Known(queued_program.parse(text))
+        if len(_programs) > PROGRAMS_KEPT:
+            _programs.popitem(last=False)
+    _programs.move_to_end(key)
+    known.seen += 1
+    if known.compiled is None and known.seen >= mode.compiles_at:
+        known.compiled = _compiled(known.program, inputs, mode)
+    results = (known.compiled or known.program)(*inputs)
+    as_cpu = torch.ops.neuron_compiler.as_cpu.default
+    for output, result in zip(outputs, results, strict=True):
+        as_cpu(output).copy_(as_cpu(result))
+
+
+def _compiled(program: queued_program.QueuedProgram, inputs: list[torch.Tensor], mode: EagerMode) -> Run:
+    from neuron_compiler.capture.functions import compile_function
+
+    try:
+        return compile_function(program, inputs, mode.options)
+    except UnsupportedOp:
+        raise  # strict
+    except Exception as error:
+        logger.warning(
+            "%d queued operators run one by one: compiling them raised %s: %s",
+            len(program.calls),
+            type(error).__name__,
+            error,
+        )
+        return program
