@@ -73,6 +73,19 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceIndex deviceCount() const noexcept override {
     return static_cast<c10::DeviceIndex>(device_count.load());
   }
+  // Types that the CPU's kernels convert to and from: not those of less than a byte, bare bits, or quantized ones.
+  c10::DeviceCapability getDeviceCapability(c10::Device) const override {
+    c10::DeviceCapability made;
+    made.capability_data.capability_bits = 0;
+    auto& types = made.capability_data.supported_scalar_types;
+    types.has_Bool = types.has_Byte = types.has_Char = types.has_Short = types.has_Int = types.has_Long = 1;
+    types.has_UInt16 = types.has_UInt32 = types.has_UInt64 = 1;
+    types.has_Half = types.has_BFloat16 = types.has_Float = types.has_Double = 1;
+    types.has_ComplexHalf = types.has_ComplexFloat = types.has_ComplexDouble = 1;
+    types.has_Float8_e5m2 = types.has_Float8_e4m3fn = types.has_Float8_e5m2fnuz = types.has_Float8_e4m3fnuz = 1;
+    types.has_Float8_e8m0fnu = 1;
+    return made;
+  }
   bool queryStream(const c10::Stream&) const override {
     return true;
   }

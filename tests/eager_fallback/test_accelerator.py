@@ -1,4 +1,4 @@
-"""``torch.accelerator`` means this device, each call also as the first of a process."""
+"""``torch.accelerator`` means this device."""
 
 from __future__ import annotations
 
@@ -6,51 +6,6 @@ import gc
 
 import pytest
 import torch
-from in_fresh_process import on_device
-
-FIRST_CALLS = (
-    "torch.accelerator.is_available()",
-    "torch.accelerator.current_stream().query()",
-    "torch.accelerator.memory_allocated() == 0",
-    "torch.accelerator.synchronize() is None",
-    "torch.accelerator.current_device_index() == 0",
-    "torch.neuron.memory_stats()['num_ooms'] == 0",
-    "torch.neuron.get_rng_state().numel() > 0",
-    "torch.neuron.Stream().query()",
-    "torch.neuron.Event().query()",
-    "torch.neuron.manual_seed_all(1) is None",
-    "torch.neuron.empty_cache() is None",
-    "torch.neuron.ledger().rows == ()",
-    "torch.neuron.memory_summary() != ''",
-    "torch.neuron.get_dynamo_metrics() == []",
-    "torch.Generator('neuron').manual_seed(3).initial_seed() == 3",
-    "torch.UntypedStorage(4, device='neuron').nbytes() == 4",
-    "torch.autocast('neuron').__enter__() is not None",
-    "torch.ones(2).pin_memory().is_pinned()",
-    "torch.empty(0, device='neuron').is_neuron",
-    "torch.tensor([1.0]).neuron().item() == 1",
-    "torch.random.fork_rng(device_type='neuron').__enter__() is None",
-)
-
-
-def test_each_call_may_be_the_first() -> None:
-    code = """
-import os
-for call in CALLS:
-    child = os.fork()
-    if child == 0:
-        try:
-            good = eval(call)
-        except BaseException as error:
-            good = error
-        if good is not True:
-            print(call, repr(good), flush=True)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if status:
-        print(call, "ended with", status)
-"""
-    assert on_device(f"CALLS = {FIRST_CALLS!r}\n{code}") == []
 
 
 def test_what_the_accelerator_is() -> None:
@@ -61,6 +16,16 @@ def test_what_the_accelerator_is() -> None:
     assert torch.device(0) == torch.device("neuron:0")
     with torch.accelerator.device_index(0):
         assert torch.accelerator.current_device_index() == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*omplex")
+def test_types_that_the_device_has() -> None:
+    types = torch.accelerator.get_device_capability()["supported_dtypes"]
+    assert types >= {torch.bool, torch.int64, torch.uint16, torch.float8_e4m3fn, torch.bfloat16, torch.complex64}
+    assert types.isdisjoint({torch.qint8, torch.bits8, torch.int4})
+    for dtype in types:
+        made = torch.ones(2, device="neuron").to(dtype)
+        assert (made.dtype, made.to(torch.float32).tolist()) == (dtype, [1, 1])
 
 
 def test_memory() -> None:
