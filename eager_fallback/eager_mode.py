@@ -21,8 +21,9 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
-from neuron_compiler.eager_fallback import loader, queued_program
+from neuron_compiler.eager_fallback import loader, op_ledger, queued_program
 from neuron_compiler.errors import OptionsError, UnsupportedOp
+from neuron_compiler.ledger import LEDGER, Entry
 
 logger = logging.getLogger("neuron_compiler.fallbacks")
 
@@ -162,10 +163,20 @@ def _prepare() -> None:
 
         shim = loader.loaded()
         shim.use()
-        for name in queued_ops.names(shim.names()):
-            shim.set_queued(name, True)
+        for name in shim.names():
+            shim.set_queued(name, queued_ops.queues(name))
         shim.set_runner(_run)
+        shim.set_missed(_missed)
         _ready = True
+
+
+def _missed(name: bytes) -> None:
+    """Count an operator of mode ``compiled`` that ran by its kernel; must not raise, as C++ could not tell."""
+    from neuron_compiler.eager_fallback import queued_ops
+
+    op = name.decode()
+    if op not in queued_ops.NOTHING_TO_COMPILE:
+        LEDGER.record(Entry("fallback", op, "eager mode 'compiled' has no program for this call", op_ledger.site()))
 
 
 # Running ------------------------------------------------------------

@@ -23,6 +23,9 @@ the number of."""
 PREPARE = ctypes.CFUNCTYPE(None)
 """Called once, before the first operator is queued."""
 
+MISSED = ctypes.CFUNCTYPE(None, ctypes.c_char_p)
+"""Told of an operator by its name."""
+
 SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "neuron_initialize": (ctypes.c_int, (ctypes.c_int, ctypes.c_int64)),
     "neuron_error": (ctypes.c_char_p, ()),
@@ -40,6 +43,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "neuron_set_runner": (None, (RUNNER,)),
     "neuron_set_prepare": (None, (PREPARE,)),
     "neuron_set_queued": (None, (ctypes.c_char_p, ctypes.c_int)),
+    "neuron_set_missed": (None, (MISSED,)),
     "neuron_queue_by_default": (None, (ctypes.c_int64, ctypes.c_int)),
     "neuron_enter_queue": (None, (ctypes.c_int64, ctypes.c_int)),
     "neuron_leave_queue": (ctypes.c_uint64, ()),
@@ -74,6 +78,7 @@ class Shim:
         self._observer: object = None
         self._runner: object = None
         self._prepare: object = None
+        self._missed: object = None
         for name, (result, arguments) in SIGNATURES.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, list(arguments)
@@ -151,9 +156,14 @@ class Shim:
         self._prepare = PREPARE(prepare)  # C does not keep it
         self._library.neuron_set_prepare(self._prepare)
 
-    def set_queued(self, name: str, queued: bool) -> None:
-        """Whether calls of an operator may be queued."""
-        self._library.neuron_set_queued(name.encode(), int(queued))
+    def set_queued(self, name: str, queues: int) -> None:
+        """Which queues take an operator: 0 none, 1 those of one operator, 2 all."""
+        self._library.neuron_set_queued(name.encode(), queues)
+
+    def set_missed(self, told: Callable[[bytes], None]) -> None:
+        """Set who is told of operators that a queue of one operator did not take."""
+        self._missed = MISSED(told)  # C does not keep it
+        self._library.neuron_set_missed(self._missed)
 
     def queue_by_default(self, limit: int, mode: int) -> None:
         """Queue up to ``limit`` operators, 0 for none, in threads that enter no queue; the runner is given ``mode``."""

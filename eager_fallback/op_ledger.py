@@ -114,18 +114,18 @@ def _called(name: bytes) -> int:
     falls_back = op_class(op) == "cpu fallback"
     if falls_back and _mode == "error":
         return 1
-    site = _site()
+    where = site()
     with _lock:
-        _sites.setdefault(op, site)
+        _sites.setdefault(op, where)
         said = op in _warned
         if falls_back and _mode == "warn":
             _warned.add(op)
     if falls_back and _mode == "warn" and not said:
-        logger.warning("%s would run on the CPU, not on the chip (%s)", op, site or "no source line")
+        logger.warning("%s would run on the CPU, not on the chip (%s)", op, where or "no source line")
     return 0
 
 
-def _site() -> str:
+def site() -> str:
     """The user's ``file:line`` in this thread: of the innermost frame outside PyTorch and this package."""
     # A thread of PyTorch's has no frames above ours.
     frame: FrameType | None = sys._getframe()

@@ -1,12 +1,13 @@
-"""Which operators may wait in a queue: those whose programs XLA runs at least as fast as their kernels run by themselves.
+"""Which operators wait in a queue, and which run as a program by themselves.
 
-In: the operators that the library has kernels for. Out: those that may wait. Invariants: no operator that draws random
-numbers, whose result depends on values in its shape, or that gives a view; every one can be compiled.
+In: an operator's name. Out: the queues that take it. Invariants: none that draws random numbers, whose result's size
+depends on values, or that gives a view; every one can be compiled. Products of matrices, convolutions and attention do
+not wait: their kernels are as fast as XLA's, and what lies between them is what fusing gains by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import cache
 
 import torch
 
@@ -15,32 +16,62 @@ from neuron_compiler.errors import DeviceError
 from neuron_compiler.lowering import decompositions
 from neuron_compiler.opdef import REGISTRY, Kind
 
-KINDS = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION, Kind.NORMALISATION, Kind.CONTRACTION})
+NONE, ALONE, ALL = 0, 1, 2
 
-MOVES = ("aten::copy_", "aten::fill_.Scalar", "aten::zero_", "aten::cat", "aten::embedding", "aten::index_select")
+KINDS = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION, Kind.NORMALISATION})
+
+MOVES = frozenset({"aten::copy_", "aten::fill_.Scalar", "aten::zero_", "aten::cat"})
 """Operators of other kinds that stand between those and would have them run."""
 
+NOTHING_TO_COMPILE = MOVES | {"aten::_local_scalar_dense", "aten::set_data", "aten::equal", "aten::is_nonzero"}
+"""Operators that move or ask for values: no program is missed where they run by their kernel."""
 
-def names(known: Iterable[str]) -> list[str]:
-    """Names with overloads, as the dispatcher has them."""
-    return [name for name in known if name.startswith("aten::") and (name in MOVES or _may_wait(name))]
+KEEPING_OUT = (
+    torch.Tag.nondeterministic_seeded,
+    torch.Tag.dynamic_output_shape,
+    torch.Tag.data_dependent_output,
+)
 
 
-def _may_wait(name: str) -> bool:
+def queues(name: str) -> int:
+    """The queues that take an operator, by its name with overload: NONE, those of one operator ALONE, or ALL."""
+    if not name.startswith("aten::"):
+        return NONE
+    if name in MOVES:
+        return ALL
     try:
         overload = overload_of(name)
     except DeviceError:
-        return False
-    tags = overload.tags
-    if torch.Tag.nondeterministic_seeded in tags or torch.Tag.dynamic_output_shape in tags:
-        return False
-    if torch.Tag.data_dependent_output in tags or name.startswith("aten::_foreach"):
-        return False
+        return NONE
+    if any(tag in overload.tags for tag in KEEPING_OUT) or name.startswith("aten::_foreach"):
+        return NONE
+    if any(argument.is_out for argument in overload._schema.arguments):
+        return NONE
     functional = _functional(name)
     record = REGISTRY.get(functional)
     if record is not None:
-        return record.kind in KINDS
-    return torch.Tag.pointwise in tags and any(str(known) == functional for known in decompositions.table())
+        return ALL if record.kind in KINDS else NONE if record.kind is Kind.VIEW else ALONE
+    if functional in _decomposed():
+        return ALL if torch.Tag.pointwise in overload.tags or functional in FUSED_PARTS else ALONE
+    return NONE
+
+
+FUSED_PARTS = frozenset(
+    {
+        "aten.native_layer_norm.default",
+        "aten.native_layer_norm_backward.default",
+        "aten.native_group_norm.default",
+        "aten.native_group_norm_backward.default",
+        "aten._softmax_backward_data.default",
+        "aten._log_softmax_backward_data.default",
+    }
+)
+"""Operators that PyTorch decomposes into reductions and elementwise ones, and does not mark as either."""
+
+
+@cache
+def _decomposed() -> frozenset[str]:
+    return frozenset(str(overload) for overload in decompositions.table())
 
 
 def _functional(name: str) -> str:

@@ -339,9 +339,13 @@ struct Fallback final : c10::OperatorKernel {
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
     check_usable();
     Counted counted(record);
-    if (Queue* queue = current_queue(); C10_UNLIKELY(queue != nullptr) && record.queued.load(std::memory_order_relaxed) &&
-        queueing.possible && queueing(*queue, op, record.name, stack)) {
-      return;
+    if (Queue* queue = current_queue(); C10_UNLIKELY(queue != nullptr)) {
+      if (queue->takes(record) && queueing.possible && queueing(*queue, op, record.name, stack)) {
+        return;
+      }
+      if (const Missed told = missed.load(); queue->one_by_one() && told != nullptr) {
+        told(record.name.c_str());
+      }
     }
     Call call;
     arguments_in(op, stack->data() + (stack->size() - count), call);

@@ -359,6 +359,9 @@ constexpr int64_t kMath = 0, kFlash = 1, kOverrideable = 4; // sdp::SDPBackend
 inline int64_t sdp_choice(
     const Tensor& query, const Tensor& key, const Tensor& value, const OptionalTensor& mask, double dropout,
     bool causal, std::optional<double> scale, bool grouped) {
+  if (const Queue* queue = current_queue(); queue != nullptr && queue->one_by_one()) {
+    return kMath; // there are programs for its parts
+  }
   // The choice depends on which tensors require gradients, which an alias does not say by itself.
   const auto alias = [](const Tensor& tensor) {
     if (!tensor.defined() || !on_device(tensor)) {

@@ -21,8 +21,11 @@ struct Record {
   const std::string name; // with its overload: aten::add.Tensor
   std::atomic<uint64_t> calls{0}, nanoseconds{0}, bytes{0};
   std::atomic<uint8_t> notice{kSilent};
-  std::atomic<bool> queued{false}; // taken by queues
+  std::atomic<uint8_t> queued{0}; // which queues take it (Queued)
 };
+
+// Queues that take an operator: none, those of one operator at a time, all.
+enum Queued : uint8_t { kNeverQueued = 0, kQueuedAlone = 1, kQueued = 2 };
 
 inline std::atomic<bool> counting{false};
 

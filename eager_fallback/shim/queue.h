@@ -311,6 +311,14 @@ struct Queue final : c10::DebugInfoBase, std::enable_shared_from_this<Queue> {
   bool add(const std::string& name, const Encoded& call, const Results& results, const std::vector<at::Tensor>& made);
   bool take(uint64_t wanted, Taken& into);
 
+  // Operators are run one by one, by programs instead of kernels.
+  bool one_by_one() const {
+    return limit == 1;
+  }
+  bool takes(const Record& record) const {
+    return record.queued.load(std::memory_order_relaxed) >= (one_by_one() ? kQueuedAlone : kQueued);
+  }
+
   const size_t limit; // operators; 0 queues none
   const int options; // known to the runner
   std::atomic<uint64_t> ticket{0}; // of what is in it; 0 is nothing
@@ -535,6 +543,10 @@ inline Queue* current_queue() {
   return own.get();
 }
 
+// Told of operators that run by their kernel although each was to run as a program.
+using Missed = void (*)(const char* name);
+inline std::atomic<Missed> missed{nullptr};
+
 // Running it -----------------------------------------------------------------------------------------------------------------
 
 // Runs a ticket's operators; returns 0, or which error to raise with the message it has written.
@@ -625,6 +637,7 @@ struct Queueing {
     for (const c10::Argument& argument : schema.arguments()) {
       written.push_back(argument.alias_info() != nullptr && argument.alias_info()->isWrite());
       possible &= argument.alias_info() == nullptr || argument.alias_info()->isWrite(); // not views
+      possible &= !argument.is_out(); // which a kernel may resize
     }
     for (const c10::Argument& result : schema.returns()) {
       possible &= result.type()->kind() == c10::TypeKind::TensorType;

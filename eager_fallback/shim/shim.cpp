@@ -284,9 +284,14 @@ void neuron_set_prepare(neuron::Prepare prepare) {
   neuron::prepare.store(prepare);
 }
 
-// Whether queues take calls of an operator.
+// Which queues take calls of an operator: 0 none, 1 those of one operator, 2 all.
 void neuron_set_queued(const char* name, int queued) {
-  neuron::record_of(name).queued.store(queued != 0);
+  neuron::record_of(name).queued.store(static_cast<uint8_t>(queued));
+}
+
+// Who is told of operators that ran by their kernel in a queue of one operator.
+void neuron_set_missed(neuron::Missed missed) {
+  neuron::missed.store(missed);
 }
 
 // Queues of up to `limit` operators, 0 for none, for threads that ask for none themselves.
