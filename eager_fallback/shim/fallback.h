@@ -8,6 +8,7 @@
 #include "device.h"
 #include "ledger.h"
 #include "queue.h"
+#include "sparse.h"
 
 #include <ATen/core/List.h>
 
@@ -118,10 +119,16 @@ struct Fallback final : c10::OperatorKernel {
     bool written;
   };
   using Pairs = c10::SmallVector<Pair, 6>;
+  struct SparsePair {
+    at::Tensor original, alias;
+    Parts parts; // of the alias, as it was given to the kernel
+    bool written;
+  };
 
   // What one call found out about devices.
   struct Call {
     Pairs pairs;
+    c10::SmallVector<SparsePair, 0> sparse; // parts of these are among the pairs
     c10::DeviceIndex device = -1; // of the results
     bool on_cpu = false; // a CPU tensor with dimensions is among the arguments
     bool cpu_written = false;
@@ -135,7 +142,7 @@ struct Fallback final : c10::OperatorKernel {
     const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
     TORCH_CHECK_NOT_IMPLEMENTED(
         is_dense(impl),
-        op.operator_name(), ": device neuron holds dense tensors; this one has layout ", tensor.layout(),
+        op.operator_name(), ": device neuron holds dense and sparse tensors; this one has layout ", tensor.layout(),
         ". Move it to the CPU for this operation.");
     if (!owning) {
       return borrowed_cpu(tensor, writes);
@@ -171,10 +178,15 @@ struct Fallback final : c10::OperatorKernel {
     if (call.device < 0) {
       call.device = own;
     }
+    if (C10_UNLIKELY(is_sparse(*tensor.unsafeGetTensorImpl()))) {
+      into = take_sparse(op, std::move(tensor), writes, call);
+      return;
+    }
     if (writes) {
       // Read and written (out= of an argument): the kernel has to see one tensor, to notice.
       for (Pair& pair : call.pairs) {
         if (pair.original.is_same(tensor)) {
+          settle(*storage_in(*tensor.unsafeGetTensorImpl()), true);
           pair.written = true;
           into = c10::IValue(pair.alias);
           return;
@@ -184,6 +196,25 @@ struct Fallback final : c10::OperatorKernel {
     at::Tensor made = alias(op, tensor, writes, call);
     into = c10::IValue(made);
     call.pairs.push_back({std::move(tensor), std::move(made), writes});
+  }
+
+  at::Tensor take_sparse(const c10::OperatorHandle& op, at::Tensor&& tensor, bool writes, Call& call) const {
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    Parts parts;
+    for (at::Tensor& part : parts_of(impl)) {
+      c10::IValue made;
+      take(op, std::move(part), writes, false, call, made);
+      parts.push_back(std::move(made).toTensor());
+    }
+    for (SparsePair& pair : call.sparse) {
+      if (pair.original.is_same(tensor)) {
+        pair.written |= writes;
+        return pair.alias;
+      }
+    }
+    at::Tensor made = sparse_like(impl, parts, c10::Device(c10::DeviceType::CPU));
+    call.sparse.push_back({std::move(tensor), made, std::move(parts), writes});
+    return made;
   }
 
   void arguments_in(const c10::OperatorHandle& op, c10::IValue* arguments, Call& call) const {
@@ -275,8 +306,17 @@ struct Fallback final : c10::OperatorKernel {
         static_cast<int>(call.device), " and cpu! (in ", op.operator_name(), ")");
   }
 
-  at::Tensor result_out(at::Tensor&& result, Call& call, c10::SmallVectorImpl<std::pair<c10::StorageImpl*, at::Tensor>>& made)
-      const {
+  using Made = c10::SmallVectorImpl<std::pair<c10::StorageImpl*, at::Tensor>>;
+
+  Parts parts_out(const c10::TensorImpl& result, Call& call, Made& made) const {
+    Parts parts = parts_of(result);
+    for (at::Tensor& part : parts) {
+      part = result_out(std::move(part), call, made);
+    }
+    return parts;
+  }
+
+  at::Tensor result_out(at::Tensor&& result, Call& call, Made& made) const {
     if (!result.defined() || result.device().type() != c10::DeviceType::CPU) {
       return std::move(result);
     }
@@ -286,12 +326,20 @@ struct Fallback final : c10::OperatorKernel {
         return pair.original;
       }
     }
+    for (const SparsePair& pair : call.sparse) {
+      if (pair.alias.unsafeGetTensorImpl() == impl) {
+        return pair.original;
+      }
+    }
     if (call.result_on_cpu || call.device < 0) {
       return std::move(result);
     }
+    if (C10_UNLIKELY(is_sparse(*impl))) {
+      return sparse_like(*impl, parts_out(*impl, call, made), c10::Device(kDevice, call.device));
+    }
     TORCH_CHECK_NOT_IMPLEMENTED(
         is_dense(*impl),
-        record.name, ": device neuron holds dense tensors; the result has layout ", result.layout(),
+        record.name, ": device neuron holds dense and sparse tensors; the result has layout ", result.layout(),
         ". Move the arguments to the CPU for this operation.");
     c10::StorageImpl* storage = impl->storage().unsafeGetStorageImpl();
     // A view of an argument, or of another result.
@@ -336,8 +384,9 @@ struct Fallback final : c10::OperatorKernel {
     }
   }
 
-  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, Stack* stack) {
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     check_usable();
+    const c10::DispatchKey cpu = on_cpu(keys);
     Counted counted(record);
     if (Queue* queue = current_queue(); C10_UNLIKELY(queue != nullptr)) {
       if (queue->takes(record) && queueing.possible && queueing(*queue, op, record.name, stack)) {
@@ -351,11 +400,11 @@ struct Fallback final : c10::OperatorKernel {
     arguments_in(op, stack->data() + (stack->size() - count), call);
     check_devices(op, call);
     TORCH_CHECK_NOT_IMPLEMENTED(
-        op.hasComputedKernelForDispatchKey(c10::DispatchKey::CPU),
+        op.hasComputedKernelForDispatchKey(cpu),
         "Could not run '", op.operator_name(), "' on device neuron: it has no kernel for neuron and none for the CPU.");
     const size_t first = stack->size() - count;
     try {
-      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
+      op.redispatchBoxed(c10::DispatchKeySet(cpu), stack);
     } catch (...) {
       write_back(call); // a kernel may have resized before it raised
       throw;
@@ -367,23 +416,46 @@ struct Fallback final : c10::OperatorKernel {
     results_out(stack, first, call);
   }
 
-  static void write_back(const Call& call) {
+  void write_back(Call& call) const {
     for (const Pair& pair : call.pairs) {
       if (pair.written) {
         take_back(pair.original, pair.alias);
       }
     }
+    for (const SparsePair& pair : call.sparse) {
+      if (pair.written) {
+        take_back_sparse(pair, call);
+      }
+    }
+  }
+
+  // The kernel may have given its alias other parts: they are the device tensor's then.
+  void take_back_sparse(const SparsePair& pair, Call& call) const {
+    c10::TensorImpl& impl = *pair.original.unsafeGetTensorImpl();
+    const c10::TensorImpl& seen = *pair.alias.unsafeGetTensorImpl();
+    c10::SmallVector<std::pair<c10::StorageImpl*, at::Tensor>, 0> made;
+    set_parts(impl, same_parts(parts_of(seen), pair.parts) ? parts_of(impl) : parts_out(seen, call, made), seen);
+  }
+
+  static uint64_t bytes_of(const c10::TensorImpl& impl) {
+    if (C10_LIKELY(!is_sparse(impl))) {
+      return impl.numel() * impl.dtype().itemsize();
+    }
+    uint64_t bytes = 0;
+    for (const at::Tensor& part : parts_of(impl)) {
+      bytes += bytes_of(*part.unsafeGetTensorImpl());
+    }
+    return bytes;
   }
 
   static uint64_t bytes_of(const Call& call, const Stack& stack, size_t first) {
     uint64_t bytes = 0;
     for (const Pair& pair : call.pairs) {
-      bytes += pair.original.unsafeGetTensorImpl()->numel() * pair.original.dtype().itemsize();
+      bytes += bytes_of(*pair.original.unsafeGetTensorImpl());
     }
     for (size_t i = first; i < stack.size(); ++i) {
-      if (stack[i].isTensor()) {
-        const at::Tensor& result = stack[i].toTensor();
-        bytes += result.defined() ? result.unsafeGetTensorImpl()->numel() * result.dtype().itemsize() : 0;
+      if (stack[i].isTensor() && stack[i].toTensor().defined()) {
+        bytes += bytes_of(*stack[i].toTensor().unsafeGetTensorImpl());
       }
     }
     return bytes;

@@ -46,7 +46,7 @@ constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 inline void check_options(std::optional<c10::Layout> layout, std::optional<bool> pin) {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !layout.has_value() || *layout == c10::Layout::Strided,
-      "device neuron holds dense tensors, not layout ", layout.value_or(c10::Layout::Strided));
+      "device neuron holds dense and sparse tensors, not layout ", layout.value_or(c10::Layout::Strided));
   TORCH_CHECK(!pin.value_or(false), "Only dense CPU tensors can be pinned");
 }
 

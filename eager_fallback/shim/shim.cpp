@@ -6,6 +6,7 @@
 // waiting.h  memory that queued operators will read or write
 // ledger.h   counts per operator
 // alias.h    device tensor <-> CPU tensor on the same memory
+// sparse.h   sparse tensors: their parts on the device
 // queue.h    operators that wait, to run as one program
 // fallback.h the boxed kernel
 // quick.h    the same unboxed, for a few operators
@@ -137,8 +138,24 @@ bool taken_whole(const c10::OperatorName& name) {
   return names.count(name.name) != 0 || name.name.rfind("aten::_foreach_", 0) == 0;
 }
 
+// Has a kernel for all devices, whose errors differ from those of the CPU's own: an IndexError for a wrong dimension.
+bool left_to_pytorch(const c10::OperatorName& name) {
+  return name.name == "aten::narrow_copy" && name.overload_name.empty();
+}
+
 bool has_own_kernel(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::PrivateUse1);
+}
+
+void register_sparse_fallbacks(const c10::OperatorHandle& op) {
+  using c10::DispatchKey;
+  for (const auto& [cpu, device] :
+       {std::pair(DispatchKey::SparseCPU, DispatchKey::SparsePrivateUse1),
+        std::pair(DispatchKey::SparseCsrCPU, DispatchKey::SparseCsrPrivateUse1)}) {
+    if (op.hasKernelForDispatchKey(cpu) && !op.hasKernelForDispatchKey(device)) {
+      register_kernel(op.operator_name(), device, fallback_kernel(op));
+    }
+  }
 }
 
 void register_fallbacks() {
@@ -148,7 +165,11 @@ void register_fallbacks() {
       continue;
     }
     const auto op = dispatcher.findSchema(name);
-    if (!op.has_value() || has_own_kernel(*op)) {
+    if (!op.has_value()) {
+      continue;
+    }
+    register_sparse_fallbacks(*op);
+    if (has_own_kernel(*op) || left_to_pytorch(name)) {
       continue;
     }
     const bool on_cpu = op->hasKernelForDispatchKey(c10::DispatchKey::CPU);

@@ -82,9 +82,16 @@ def test_nested_tensors() -> None:
     assert [(t.device.type, t.shape[0]) for t in (nested * 2).unbind()] == [("neuron", 2), ("neuron", 4)]
 
 
-def test_sparse_results_are_refused() -> None:
-    with pytest.raises((RuntimeError, NotImplementedError), match="neuron"):
-        torch.eye(3, device="neuron").to_sparse()
+def test_other_layouts_are_refused() -> None:
+    with pytest.raises(NotImplementedError, match="device neuron holds dense and sparse tensors; .* layout Mkldnn"):
+        torch.eye(3, device="neuron").to_mkldnn()
+
+
+def test_narrow_copy_tells_the_errors_of_all_devices_but_the_cpu() -> None:
+    x = torch.arange(6.0, device="neuron").view(2, 3)
+    assert torch.narrow_copy(x, 1, 1, 2).tolist() == [[1, 2], [4, 5]]
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        torch.narrow_copy(x, 2, 0, 1)
 
 
 def test_dlpack_and_array_protocols_are_the_hosts() -> None:
