@@ -11,10 +11,12 @@
 // fallback.h the boxed kernel
 // quick.h    the same unboxed, for a few operators
 // kernels.h  operators with kernels of their own
+// histogram.h  one of them: counts of integers
 // autocast.h autocast
 #define AT_PER_OPERATOR_HEADERS
 
 #include "autocast.h"
+#include "histogram.h"
 #include "kernels.h"
 #include "quick.h"
 
@@ -209,6 +211,7 @@ void initialize(int devices, int64_t limit) {
   c10::impl::registerDeviceGuard(kDevice, &guard);
   at::RegisterPrivateUse1HooksInterface(new Hooks());
   register_own_kernels();
+  register_histograms();
   define_operators();
   first_use = &register_the_rest;
   run_ticket = &run_tickets;
