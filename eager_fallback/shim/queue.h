@@ -185,9 +185,14 @@ struct Encoded {
     return true;
   }
 
-  // Kernels refuse to write what they read through another view: such a call has to reach them.
+  // Kernels refuse to write what they read through another view, or one place twice: such a call has to reach them.
   bool overlaps() const {
     for (const Read& one : tensors) {
+      for (int64_t d = 0; one.written && d < one.tensor->dim(); ++d) {
+        if (one.tensor->strides()[d] == 0 && one.tensor->sizes()[d] > 1) {
+          return true;
+        }
+      }
       for (const Read& other : tensors) {
         if (one.written && one.tensor != other.tensor && storage_in(*one.tensor) == storage_in(*other.tensor) &&
             (one.tensor->sizes() != other.tensor->sizes() || one.tensor->strides() != other.tensor->strides() ||
