@@ -164,7 +164,7 @@ def _prepare() -> None:
         shim = loader.loaded()
         shim.use()
         for name in shim.names():
-            shim.set_queued(name, queued_ops.queues(name))
+            shim.set_queued(name, queued_ops.queues(name) | queued_ops.numbers(name))
         shim.set_runner(_run)
         shim.set_missed(_missed)
         _ready = True

@@ -144,7 +144,6 @@ class Shim:
         self._library.neuron_set_observer(made)
         self._observer = made  # C does not keep it
 
-
     def set_runner(self, runner: Callable[[int, int, int, int], int]) -> None:
         """Set who runs queued operators."""
         made = RUNNER(runner)
@@ -157,7 +156,7 @@ class Shim:
         self._library.neuron_set_prepare(self._prepare)
 
     def set_queued(self, name: str, queues: int) -> None:
-        """Which queues take an operator: 0 none, 1 those of one operator, 2 all."""
+        """Which queues take an operator: 0 none, 1 those of one operator, 2 all; 4 more if numbers may stand for tensors."""
         self._library.neuron_set_queued(name.encode(), queues)
 
     def set_missed(self, told: Callable[[bytes], None]) -> None:

@@ -17,6 +17,7 @@ from neuron_compiler.lowering import decompositions
 from neuron_compiler.opdef import REGISTRY, Kind
 
 NONE, ALONE, ALL = 0, 1, 2
+NUMBERS = 4
 
 KINDS = frozenset({Kind.ELEMENTWISE, Kind.REDUCTION, Kind.NORMALISATION})
 
@@ -54,6 +55,12 @@ def queues(name: str) -> int:
     if functional in _decomposed():
         return ALL if torch.Tag.pointwise in overload.tags or functional in FUSED_PARTS else ALONE
     return NONE
+
+
+def numbers(name: str) -> int:
+    """NUMBERS where the operator can be called with a number in place of a tensor, else 0."""
+    operator = name.removeprefix("aten::").partition(".")[0]
+    return NUMBERS if torch._C._should_allow_numbers_as_tensors(operator) else 0
 
 
 FUSED_PARTS = frozenset(

@@ -62,5 +62,3 @@ def _in_memory_order(base: torch.Tensor, extents: Sequence[int]) -> torch.Tensor
 
 def _permuted(tensor: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     return tensor if list(order) == sorted(order) else tensor.permute(*order)
-
-

@@ -21,11 +21,12 @@ struct Record {
   const std::string name; // with its overload: aten::add.Tensor
   std::atomic<uint64_t> calls{0}, nanoseconds{0}, bytes{0};
   std::atomic<uint8_t> notice{kSilent};
-  std::atomic<uint8_t> queued{0}; // which queues take it (Queued)
+  std::atomic<uint8_t> queued{0}; // which queues take it (Queued), and kNumbers
 };
 
 // Queues that take an operator: none, those of one operator at a time, all.
 enum Queued : uint8_t { kNeverQueued = 0, kQueuedAlone = 1, kQueued = 2 };
+constexpr uint8_t kNumbers = 4; // also with numbers in place of tensors
 
 inline std::atomic<bool> counting{false};
 

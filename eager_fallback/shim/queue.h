@@ -105,6 +105,7 @@ struct Encoded {
   c10::SmallVector<Read, 6> tensors;
   c10::SmallVector<double, 4> floats;
   c10::DeviceIndex device = -1;
+  bool numbers = false; // are taken in place of tensors
 
   // False for what a queue does not take: the call runs at once then.
   bool value(const c10::IValue& value, bool written) {
@@ -138,6 +139,13 @@ struct Encoded {
     return true;
   }
 
+  // Types that programs compute in: neither half complex numbers nor those of 8 bits, quantized or packed.
+  static bool known_type(const c10::TensorImpl& impl) {
+    const auto type = c10::typeMetaToScalarType(impl.dtype());
+    return c10::isIntegralType(type, /*includeBool=*/true) || (c10::isFloatingType(type) && !c10::isFloat8Type(type)) ||
+        type == c10::ScalarType::ComplexFloat || type == c10::ScalarType::ComplexDouble;
+  }
+
   bool tensor(const at::Tensor& given, bool written) {
     if (!given.defined()) {
       text += "null";
@@ -147,7 +155,7 @@ struct Encoded {
     if (!on_device(given)) {
       return !written && wrapped_number(given);
     }
-    if (!is_dense(impl) || impl.key_set().has_any(kViewBits) || impl.numel() == 0 ||
+    if (!is_dense(impl) || impl.key_set().has_any(kViewBits) || !known_type(impl) || impl.numel() == 0 ||
         block_of(*storage_in(impl)) == nullptr || (device >= 0 && device != impl.device().index())) {
       return false;
     }
@@ -163,7 +171,7 @@ struct Encoded {
 
   // A number of the user's program, which PyTorch passes as a tensor.
   bool wrapped_number(const at::Tensor& given) {
-    if (!given.is_cpu() || !given.unsafeGetTensorImpl()->is_wrapped_number() || given.dim() != 0) {
+    if (!numbers || !given.is_cpu() || !given.unsafeGetTensorImpl()->is_wrapped_number() || given.dim() != 0) {
       return false;
     }
     text += "{\"w\":";
@@ -321,7 +329,7 @@ struct Queue final : c10::DebugInfoBase, std::enable_shared_from_this<Queue> {
     return limit == 1;
   }
   bool takes(const Record& record) const {
-    return record.queued.load(std::memory_order_relaxed) >= (one_by_one() ? kQueuedAlone : kQueued);
+    return (record.queued.load(std::memory_order_relaxed) & ~kNumbers) >= (one_by_one() ? kQueuedAlone : kQueued);
   }
 
   const size_t limit; // operators; 0 queues none
@@ -659,9 +667,11 @@ struct Queueing {
   }
 
   // Puts the results on the stack and returns true, or changes nothing and returns false.
-  bool operator()(Queue& queue, const c10::OperatorHandle& op, const std::string& name, Stack* stack) const {
+  bool operator()(Queue& queue, const c10::OperatorHandle& op, const Record& record, Stack* stack) const {
+    const std::string& name = record.name;
     const size_t first = stack->size() - written.size();
     Encoded call;
+    call.numbers = (record.queued.load(std::memory_order_relaxed) & kNumbers) != 0;
     for (size_t i = 0; i < written.size(); ++i) {
       call.text += i == 0 ? "" : ",";
       if (!call.value((*stack)[first + i], written[i])) {

@@ -308,7 +308,7 @@ void neuron_set_prepare(neuron::Prepare prepare) {
   neuron::prepare.store(prepare);
 }
 
-// Which queues take calls of an operator: 0 none, 1 those of one operator, 2 all.
+// Which queues take calls of an operator: 0 none, 1 those of one operator, 2 all; 4 more with numbers in place of tensors.
 void neuron_set_queued(const char* name, int queued) {
   neuron::record_of(name).queued.store(static_cast<uint8_t>(queued));
 }

@@ -189,7 +189,9 @@ def test_numbers_of_the_program(number: float, dtype: torch.dtype) -> None:
 def test_training_follows_each() -> None:
     def losses(mode: str) -> list[float]:
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 4)).to(DEVICE)
+        model = nn.Sequential(nn.Linear(8, 16), nn.LayerNorm(16), nn.GELU(), nn.Dropout(0.1), nn.Linear(16, 4)).to(
+            DEVICE
+        )
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         found = []
         with torch.neuron.eager_mode(mode):
@@ -323,7 +325,9 @@ def test_wrong_values_raise_when_they_are_computed(times: int) -> None:
             assert not waits()
 
 
-def test_what_cannot_be_compiled_runs_one_by_one(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_compiled_runs_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def refuse(*args: Any) -> Any:
         raise ValueError("no")
 
@@ -332,7 +336,9 @@ def test_what_cannot_be_compiled_runs_one_by_one(monkeypatch: pytest.MonkeyPatch
     with caplog.at_level("WARNING"):
         found = fused(lambda x: (x * 7).atan() - 3, x, times=3)
     torch.testing.assert_close(found.cpu(), (x * 7).atan() - 3)
-    assert [r.message for r in caplog.records] == ["3 queued operators run one by one: compiling them raised ValueError: no"]
+    assert [r.message for r in caplog.records] == [
+        "3 queued operators run one by one: compiling them raised ValueError: no"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -422,7 +428,9 @@ y = x * 2 + 1
 from neuron_compiler.eager_fallback import loader
 print(torch.neuron.get_eager_mode(), loader.loaded().queue_is_empty(), y.tolist(), loader.loaded().queue_is_empty())
 """
-    assert in_fresh_process.on_device(code, NEURON_COMPILER_EAGER_MODE="fused") == ["fused False [1.0, 3.0, 5.0, 7.0] True"]
+    assert in_fresh_process.on_device(code, NEURON_COMPILER_EAGER_MODE="fused") == [
+        "fused False [1.0, 3.0, 5.0, 7.0] True"
+    ]
     failed = in_fresh_process.run(in_fresh_process.REGISTER, check=False, NEURON_COMPILER_EAGER_MODE="lazy")
     assert "NEURON_COMPILER_EAGER_MODE is 'lazy'; it takes one of each, fused, compiled" in failed.stderr
 
