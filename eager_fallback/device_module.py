@@ -399,7 +399,7 @@ def get_eager_mode() -> str:
 def eager_mode(
     mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None
 ) -> AbstractContextManager[None]:
-    """Context in which operators of this thread, and of backward passes that it starts, run as ``set_eager_mode`` says."""
+    """Context in which operators of this thread, and of its backward passes, run as ``set_eager_mode`` says."""
     from neuron_compiler.eager_fallback import eager_mode
 
     return eager_mode.eager_mode(mode, limit=limit, options=options)

@@ -156,7 +156,7 @@ class Shim:
         self._library.neuron_set_prepare(self._prepare)
 
     def set_queued(self, name: str, queues: int) -> None:
-        """Which queues take an operator: 0 none, 1 those of one operator, 2 all; 4 more if numbers may stand for tensors."""
+        """Which queues take an operator: 0 none, 1 those of one operator, 2 all; 4 more with numbers for tensors."""
         self._library.neuron_set_queued(name.encode(), queues)
 
     def set_missed(self, told: Callable[[bytes], None]) -> None:

@@ -72,7 +72,8 @@ def test_nothing_runs_until_a_value_is_needed(compiled: list[int]) -> None:
         for time in range(3):
             found = chain(x.to(DEVICE), y.to(DEVICE))
             assert waits()
-            assert found.shape == (4, 4) and found.device.type == DEVICE
+            assert found.shape == (4, 4)
+            assert found.device.type == DEVICE
             torch.testing.assert_close(found.cpu(), chain(x, y))
             assert not waits()
             assert len(compiled) == min(time, 1)
@@ -215,7 +216,8 @@ def test_autocast_and_grad_mode_of_the_moment_do_not_matter() -> None:
             found = a / 3 + a
             with torch.autocast(DEVICE, dtype=torch.bfloat16), torch.inference_mode():
                 torch.neuron.synchronize()
-            assert found.dtype == torch.float32 and not found.is_inference()
+            assert found.dtype == torch.float32
+            assert not found.is_inference()
             torch.testing.assert_close(found.cpu(), x / 3 + x)
 
 
@@ -242,7 +244,8 @@ def test_more_than_the_limit(compiled: list[int]) -> None:
             for _ in range(9):
                 found = found + 1
             assert found.tolist() == [10, 10, 10]
-    assert 4 in compiled and max(compiled) == 4
+    assert 4 in compiled
+    assert max(compiled) == 4
 
 
 # Programs at random ------------------------------------------------------------
@@ -282,7 +285,21 @@ def apply(pool: list[torch.Tensor], steps: list[tuple[str, int, int]]) -> list[t
     return pool
 
 
-KINDS = "add where norm row column copy transposed flip cat fill drop kernel foreach".split()
+KINDS = [
+    "add",
+    "where",
+    "norm",
+    "row",
+    "column",
+    "copy",
+    "transposed",
+    "flip",
+    "cat",
+    "fill",
+    "drop",
+    "kernel",
+    "foreach",
+]
 
 
 @given(st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.integers(0, 7)), max_size=14))
@@ -370,7 +387,9 @@ def test_contexts_nest_and_belong_to_their_thread() -> None:
             assert torch.neuron.get_eager_mode() == "each"
             z = x + 2
         assert torch.neuron.get_eager_mode() == "fused"
-        assert waits() and z.tolist() == [3, 3] and waits()
+        assert waits()
+        assert z.tolist() == [3, 3]
+        assert waits()
 
         def other() -> None:
             elsewhere.extend([torch.neuron.get_eager_mode(), (y + 1).tolist()])
@@ -443,7 +462,8 @@ def test_compiled_runs_every_operator_by_a_program(compiled: list[int]) -> None:
     with torch.neuron.eager_mode("compiled"):
         found = F.gelu(F.linear(x.to(DEVICE), w.to(DEVICE)))
         assert not waits()
-        assert len(compiled) >= 2 and set(compiled) == {1}
+        assert len(compiled) >= 2
+        assert set(compiled) == {1}
         pooled = F.max_pool2d(F.conv2d(image.to(DEVICE), image.to(DEVICE)[:, :, :3, :3]), 2)
     torch.testing.assert_close(found.cpu(), F.gelu(F.linear(x, w)))
     torch.testing.assert_close(pooled.cpu(), F.max_pool2d(F.conv2d(image, image[:, :, :3, :3]), 2))

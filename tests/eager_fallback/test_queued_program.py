@@ -30,10 +30,12 @@ def test_what_is_read_is_what_was_called() -> None:
     assert program.inputs == (Whole(0, torch.float32, (4, 3), (1, 4)),)
     add, cat, total = program.calls
     assert str(add.overload) == "aten.add.Tensor"
-    assert add.args == (View(0, (4, 3), (1, 4), 0), 2.5) and dict(add.kwargs) == {"alpha": 3}
+    assert add.args == (View(0, (4, 3), (1, 4), 0), 2.5)
+    assert dict(add.kwargs) == {"alpha": 3}
     assert add.results == (Whole(1, torch.float32, (4, 3), (1, 4)),)
     assert cat.args == ([View(1, (2, 3), (1, 4), 1), View(1, (1, 3), (1, 4), 0)], 0)
-    assert dict(total.kwargs) == {"dtype": torch.float64} and total.args[1:] == ([0], False)
+    assert dict(total.kwargs) == {"dtype": torch.float64}
+    assert total.args[1:] == ([0], False)
     assert program.live == (1, 2)
     assert torch.equal(kept.cpu(), x.cpu().t() + 7.5)
 
