@@ -53,6 +53,11 @@ inline bool writes_silently(const std::string& name, const std::string& argument
       (argument == "running_mean" || argument == "running_var");
 }
 
+// Kernels that keep what a backward pass needs only if an argument wants a gradient, and leave it undefined otherwise.
+inline bool asks_for_gradients(const std::string& name) {
+  return name == "aten::_sparse_mm_reduce_impl";
+}
+
 struct Fallback final : c10::OperatorKernel {
   enum Kind : uint8_t { kPlain, kTensor, kWritten, kTensors, kWrittenTensors, kIndices, kGenerator, kDeviceArgument };
 
@@ -62,7 +67,8 @@ struct Fallback final : c10::OperatorKernel {
         count(op.schema().arguments().size()),
         returns(count_returns(op.schema())),
         owning(op.operator_name().name.rfind("aten::", 0) != 0),
-        mixing(may_mix(op.operator_name().name)) {
+        mixing(may_mix(op.operator_name().name)),
+        asking(asks_for_gradients(op.operator_name().name)) {
     const auto& arguments = op.schema().arguments();
     for (size_t i = 0; i < count; ++i) {
       const Kind kind = kind_of(op.operator_name().name, arguments[i]);
@@ -194,6 +200,9 @@ struct Fallback final : c10::OperatorKernel {
       }
     }
     at::Tensor made = alias(op, tensor, writes, call);
+    if (C10_UNLIKELY(asking)) {
+      made.set_requires_grad(tensor.requires_grad());
+    }
     into = c10::IValue(made);
     call.pairs.push_back({std::move(tensor), std::move(made), writes});
   }
@@ -213,6 +222,9 @@ struct Fallback final : c10::OperatorKernel {
       }
     }
     at::Tensor made = sparse_like(impl, parts, c10::Device(c10::DeviceType::CPU));
+    if (C10_UNLIKELY(asking)) {
+      made.set_requires_grad(tensor.requires_grad());
+    }
     call.sparse.push_back({std::move(tensor), made, std::move(parts), writes});
     return made;
   }
@@ -464,7 +476,7 @@ struct Fallback final : c10::OperatorKernel {
   Record& record;
   const Queueing queueing;
   const size_t count, returns;
-  const bool owning, mixing;
+  const bool owning, mixing, asking;
   c10::SmallVector<Place, 6> looked_at;
 };
 

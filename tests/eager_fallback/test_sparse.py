@@ -171,6 +171,18 @@ def test_gradients() -> None:
         check(there, here)
 
 
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
+def test_gradients_of_reducing_products(reduce: str) -> None:
+    def gradients(device: str) -> list[Tensor | None]:
+        x = compressed(device, torch.sparse_csr).requires_grad_()
+        weight = torch.arange(8.0, device=device).view(4, 2).cos().requires_grad_()
+        torch.sparse.mm(x, weight, reduce).square().sum().backward()
+        return [x.grad, weight.grad]
+
+    for there, here in zip(gradients("neuron"), gradients("cpu"), strict=True):
+        check(there, here)
+
+
 @pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
 @pytest.mark.parametrize("optimizer", [torch.optim.SparseAdam, torch.optim.SGD, torch.optim.Adagrad])
 def test_embeddings_with_sparse_gradients(layer: type[nn.Module], optimizer: type[torch.optim.Optimizer]) -> None:
