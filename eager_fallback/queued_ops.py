@@ -53,7 +53,7 @@ def queues(name: str) -> int:
     if record is not None:
         return ALL if record.kind in KINDS else NONE if record.kind is Kind.VIEW else ALONE
     if functional in _decomposed():
-        return ALL if torch.Tag.pointwise in overload.tags or functional in FUSED_PARTS else ALONE
+        return ALL if torch.Tag.pointwise in overload.tags else ALONE
     return NONE
 
 
@@ -61,19 +61,6 @@ def numbers(name: str) -> int:
     """NUMBERS where the operator can be called with a number in place of a tensor, else 0."""
     operator = name.removeprefix("aten::").partition(".")[0]
     return NUMBERS if torch._C._should_allow_numbers_as_tensors(operator) else 0
-
-
-FUSED_PARTS = frozenset(
-    {
-        "aten.native_layer_norm.default",
-        "aten.native_layer_norm_backward.default",
-        "aten.native_group_norm.default",
-        "aten.native_group_norm_backward.default",
-        "aten._softmax_backward_data.default",
-        "aten._log_softmax_backward_data.default",
-    }
-)
-"""Operators that PyTorch decomposes into reductions and elementwise ones, and does not mark as either."""
 
 
 @cache
