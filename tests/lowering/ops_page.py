@@ -80,11 +80,51 @@ ELSEWHERE = (
     ),
 )
 CORE = frozenset(
-    "_conj _neg_view _copy_from _copy_from_and_resize _reshape_alias alias as_strided detach empty empty_like "
-    "empty_permuted empty_quantized empty_strided lift lift_fresh new_empty new_empty_strided record_stream set_data "
-    "_fw_primal _make_dual _unpack_dual _has_same_storage_numel is_pinned pin_memory _pin_memory _local_scalar_dense "
-    "sym_size sym_stride sym_numel sym_storage_offset sym_constrain_range _assert_tensor_metadata is_set_to "
-    "_version is_same_size _lazy_clone from_file _print output_nr _backward retains_grad result_type".split()
+    [
+        "_conj",
+        "_neg_view",
+        "_copy_from",
+        "_copy_from_and_resize",
+        "_reshape_alias",
+        "alias",
+        "as_strided",
+        "detach",
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_quantized",
+        "empty_strided",
+        "lift",
+        "lift_fresh",
+        "new_empty",
+        "new_empty_strided",
+        "record_stream",
+        "set_data",
+        "_fw_primal",
+        "_make_dual",
+        "_unpack_dual",
+        "_has_same_storage_numel",
+        "is_pinned",
+        "pin_memory",
+        "_pin_memory",
+        "_local_scalar_dense",
+        "sym_size",
+        "sym_stride",
+        "sym_numel",
+        "sym_storage_offset",
+        "sym_constrain_range",
+        "_assert_tensor_metadata",
+        "is_set_to",
+        "_version",
+        "is_same_size",
+        "_lazy_clone",
+        "from_file",
+        "_print",
+        "output_nr",
+        "_backward",
+        "retains_grad",
+        "result_type",
+    ]
 )
 
 
