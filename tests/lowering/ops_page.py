@@ -33,17 +33,18 @@ In short, in overloads (`add.Tensor` and `add.Scalar` are two):
 
 ABOUT = {
     "rule": "A rule of ours computes them in JAX. The file is in `lowering/ops/`.",
-    "decomposed": "They are written as other operators while the graph is traced: by PyTorch's table, or by one of ours, "
-    "whose file is in `lowering/`.",
+    "decomposed": "They are written as other operators while the graph is traced: by PyTorch's table, or by one of "
+    "ours, whose file is in `lowering/`.",
     "composite": "PyTorch itself calls other operators for them, before anything is captured.",
-    "in place": "They write to an argument. AOTAutograd puts the operator without the underscore, or without `out=`, in "
-    "their place, and the result is written to the argument after the program has run.",
-    "drawn": "They draw random numbers: ATen draws, from the user's generator and in program order, and the program is "
-    "given the numbers. The ledger counts them as `random`.",
-    "eager": "They run by PyTorch's kernel between two executables, counted as `fallback` with the reason; an error under "
-    "`strict=True`. A size or a value that is data makes Dynamo break the graph there, unless its capture flags are set.",
-    "not captured": "They never stand in a graph: memory, autograd and dispatch, or tensors of another layout or backend, "
-    "which Dynamo or AOTAutograd leaves to eager PyTorch.",
+    "in place": "They write to an argument. AOTAutograd puts the operator without the underscore, or without `out=`, "
+    "in their place, and the result is written to the argument after the program has run.",
+    "drawn": "They draw random numbers: ATen draws, from the user's generator and in program order, and the program "
+    "is given the numbers. The ledger counts them as `random`.",
+    "eager": "They run by PyTorch's kernel between two executables, counted as `fallback` with the reason; an error "
+    "under `strict=True`. A size or a value that is data makes Dynamo break the graph there, unless its capture flags "
+    "are set.",
+    "not captured": "They never stand in a graph: memory, autograd and dispatch, or tensors of another layout or "
+    "backend, which Dynamo or AOTAutograd leaves to eager PyTorch.",
 }
 TITLES = {
     "rule": "Rules",
@@ -63,21 +64,7 @@ ELSEWHERE = (
         "sparse layout",
     ),
     (("nested", "jagged"), "nested layout"),
-    (
-        (
-            "quantize",
-            "fbgemm",
-            "qscheme",
-            "q_",
-            "_int_repr",
-            "int_repr",
-            "affine",
-            "weight_int",
-            "dyn_quant",
-            "observer",
-        ),
-        "quantized",
-    ),
+    (("quantize", "fbgemm", "qscheme", "q_", "int_repr", "affine", "weight_int", "dyn_quant"), "quantized"),
 )
 CORE = frozenset(
     [
