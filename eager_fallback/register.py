@@ -79,7 +79,14 @@ def register() -> None:
         if (fault := refusal()) is not None:
             raise fault
         shim = loader.load()
-        from neuron_compiler.eager_fallback import default_backend, device_module, dynamo_frames, op_ledger
+        from neuron_compiler.eager_fallback import (
+            default_backend,
+            device_module,
+            dlpack_device,
+            dynamo_frames,
+            op_ledger,
+            optimizer_defaults,
+        )
 
         fallback_mode, eager_mode = options.eager_fallback(), options.eager_mode()
         shim.initialize(options.device_count(), memory_limit())
@@ -90,5 +97,7 @@ def register() -> None:
         if eager_mode != "each":
             device_module._start_in_eager_mode(eager_mode)
         default_backend.install()
+        dlpack_device.install()
+        optimizer_defaults.install()
         dynamo_frames.leave_alone(m for n, m in list(sys.modules.items()) if n.startswith(f"{__package__}."))
         _registered = True

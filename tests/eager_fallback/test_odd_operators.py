@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -94,7 +95,52 @@ def test_narrow_copy_tells_the_errors_of_all_devices_but_the_cpu() -> None:
         torch.narrow_copy(x, 2, 0, 1)
 
 
-def test_dlpack_and_array_protocols_are_the_hosts() -> None:
-    x = torch.arange(3, device="neuron")
-    assert x.cpu().numpy().tolist() == [0, 1, 2]
-    assert torch.from_dlpack(x.cpu()).to("neuron").tolist() == [0, 1, 2]
+@pytest.mark.filterwarnings("ignore:__array__ implementation")
+def test_arrays_are_made_of_host_tensors_alone() -> None:
+    x = torch.arange(3.0, device="neuron")
+    for use in (np.asarray, np.array, torch.Tensor.numpy, lambda x: x + np.ones(3), memoryview):
+        with pytest.raises(TypeError, match=r"can't convert neuron:0 device type tensor to numpy|bytes-like"):
+            use(x)
+    assert x.numpy(force=True).tolist() == np.asarray(x.cpu()).tolist() == [0, 1, 2]
+    with pytest.raises(AttributeError, match="__cuda_array_interface__"):
+        x.__cuda_array_interface__  # noqa: B018
+    with pytest.raises(RuntimeError, match="Unsupported device"):
+        np.from_dlpack(x)
+
+
+def test_dlpack_shares_the_memory() -> None:
+    x = torch.arange(6.0, device="neuron").view(2, 3).t()
+    assert x.__dlpack_device__() == (torch.utils.dlpack.DLDeviceType.kDLExtDev, 0)
+    made = torch.from_dlpack(x)
+    assert (made.device, made.stride(), made.data_ptr()) == (x.device, (1, 3), x.data_ptr())
+    x.add_(1)
+    expected = [[1, 4], [2, 5], [3, 6]]
+    del x
+    assert made.tolist() == expected
+    made.requires_grad_().square().sum().backward()
+    assert made.grad.tolist() == [[2, 8], [4, 10], [6, 12]]
+    copied = torch.from_dlpack(made.detach(), copy=True)
+    assert (copied.device, copied.tolist()) == (made.device, expected)
+    assert copied.data_ptr() != made.data_ptr()
+    assert torch.from_dlpack(made.detach(), device="cpu").tolist() == expected
+    assert torch.from_dlpack(torch.ones(2), device="neuron").is_neuron
+    capsule = torch.utils.dlpack.to_dlpack(made.detach())
+    assert torch.utils.dlpack.from_dlpack(capsule).data_ptr() == made.data_ptr()
+    with pytest.raises(BufferError, match="require gradient"):
+        torch.from_dlpack(made)
+    assert torch.ones(1).__dlpack_device__() == (torch.utils.dlpack.DLDeviceType.kDLCPU, 0)
+
+
+def test_a_compiled_call_takes_memory_that_came_by_dlpack() -> None:
+    x = torch.from_dlpack(torch.ones(4, device="neuron"))
+    run = torch.compile(lambda x: x.mul_(3) + 1, backend="neuron")
+    assert run(x).tolist() == [4] * 4
+    assert x.tolist() == [3] * 4
+
+
+def test_dlpack_of_values_that_wait() -> None:
+    x = torch.ones(4, device="neuron")
+    with torch.neuron.eager_mode("fused"):
+        y = x + 1
+        made = torch.from_dlpack(y)
+        assert made.cpu().tolist() == [2] * 4
