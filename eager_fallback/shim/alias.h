@@ -17,9 +17,12 @@ inline bool on_device(const at::Tensor& tensor) {
 constexpr c10::DispatchKeySet kViewBits(
     {c10::DispatchKey::Conjugate, c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
 
+// Whose elements are not what their memory holds.
+constexpr c10::DispatchKeySet kNotDense({c10::DispatchKey::NestedTensor, c10::DispatchKey::Quantized});
+
 inline bool is_dense(const c10::TensorImpl& impl) {
   return impl.has_storage() && impl.layout() == c10::Layout::Strided && !impl.is_sparse() &&
-      !impl.key_set().has_all(c10::DispatchKeySet(c10::DispatchKey::NestedTensor));
+      !impl.key_set().has_any(kNotDense);
 }
 
 // A tensor with the sizes of `like` on another storage and backend.

@@ -149,6 +149,7 @@ struct Fallback final : c10::OperatorKernel {
     TORCH_CHECK_NOT_IMPLEMENTED(
         is_dense(impl),
         op.operator_name(), ": device neuron holds dense and sparse tensors; this one has layout ", tensor.layout(),
+        " and dtype ", tensor.dtype(),
         ". Move it to the CPU for this operation.");
     if (!owning) {
       return borrowed_cpu(tensor, writes);
@@ -352,6 +353,7 @@ struct Fallback final : c10::OperatorKernel {
     TORCH_CHECK_NOT_IMPLEMENTED(
         is_dense(*impl),
         record.name, ": device neuron holds dense and sparse tensors; the result has layout ", result.layout(),
+        " and dtype ", result.dtype(),
         ". Move the arguments to the CPU for this operation.");
     c10::StorageImpl* storage = impl->storage().unsafeGetStorageImpl();
     // A view of an argument, or of another result.

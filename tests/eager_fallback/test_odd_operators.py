@@ -83,9 +83,12 @@ def test_nested_tensors() -> None:
     assert [(t.device.type, t.shape[0]) for t in (nested * 2).unbind()] == [("neuron", 2), ("neuron", 4)]
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_other_layouts_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="device neuron holds dense and sparse tensors; .* layout Mkldnn"):
         torch.eye(3, device="neuron").to_mkldnn()
+    with pytest.raises(NotImplementedError, match="device neuron holds dense and sparse tensors; .* dtype c10::quint8"):
+        torch.quantize_per_tensor(torch.ones(2, device="neuron"), 0.1, 0, torch.quint8)
 
 
 def test_narrow_copy_tells_the_errors_of_all_devices_but_the_cpu() -> None:
