@@ -210,6 +210,18 @@ def test_operators_that_run_eagerly_inside_a_graph() -> None:
     torch.testing.assert_close(compiled(step)(x), step(x))
 
 
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_pytorchs_own_backends(backend: str) -> None:
+    found = []
+    for compile_ in (lambda model: model, lambda model: torch.compile(model, backend=backend, fullgraph=True)):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 2)).to("neuron")
+        loss = compile_(model)(torch.randn(6, 4, device="neuron")).square().mean()
+        loss.backward()
+        found.append([loss.detach(), *(p.grad for p in model.parameters()), *model.buffers()])
+    assert all(map(torch.equal, *found))
+
+
 def test_a_custom_backend_of_aot_autograd() -> None:
     from functorch.compile import make_boxed_func
     from torch._dynamo.backends.common import aot_autograd

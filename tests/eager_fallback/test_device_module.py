@@ -125,6 +125,18 @@ def test_default_device() -> None:
         assert torch.ones(2).device.type == torch.nn.Linear(2, 2).weight.device.type == "neuron"
 
 
+def test_default_device_for_the_process() -> None:
+    torch.set_default_device("neuron")
+    try:
+        assert torch.ones(2).is_neuron
+        assert torch.tensor([1]).is_neuron
+        assert torch.nn.Linear(2, 2)(torch.rand(3, 2)).is_neuron
+        assert torch.get_default_device() == torch.device("neuron:0")
+    finally:
+        torch.set_default_device(None)
+    assert torch.ones(2).is_cpu
+
+
 def test_training_is_the_cpus() -> None:
     def train(device: str) -> list[torch.Tensor]:
         torch.manual_seed(0)

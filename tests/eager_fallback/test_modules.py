@@ -81,7 +81,10 @@ def test_the_fast_path_of_evaluation() -> None:
         with torch.neuron.track_ops():
             there = model(x.to("neuron"), src_key_padding_mask=padding.to("neuron"))
     assert torch.equal(there.cpu()[~padding], here[~padding])
+    ran = torch.neuron.get_executed_ops()
     torch.neuron.clear_op_tracking()
+    assert "aten::_transformer_encoder_layer_fwd" in ran
+    assert "aten::softmax" not in ran
 
 
 def test_losses() -> None:
