@@ -4,6 +4,7 @@
 // numbers that only have to be told apart, and an event is the time at which it was recorded.
 #pragma once
 
+#include "autograd_threads.h"
 #include "waiting.h"
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -71,7 +72,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     return reinterpret_cast<void*>(stream.id());
   }
   c10::DeviceIndex deviceCount() const noexcept override {
-    return static_cast<c10::DeviceIndex>(device_count.load());
+    return hidden_from_engine ? 0 : static_cast<c10::DeviceIndex>(device_count.load());
   }
   // Types that the CPU's kernels convert to and from: not those of less than a byte, bare bits, or quantized ones.
   c10::DeviceCapability getDeviceCapability(c10::Device) const override {

@@ -1,6 +1,7 @@
 // The device `neuron` on PyTorch's PrivateUse1: what PyTorch takes from C++ alone. Links to libtorch_cpu and libc10,
 // not to Python: one library serves every Python version. Loading it changes nothing; neuron_initialize() registers.
 //
+// autograd_threads.h when PyTorch starts threads for backward passes
 // memory.h   allocator, statistics, write epochs, pinned memory, fork
 // device.h   guard, streams, events, generators, hooks
 // waiting.h  memory that queued operators will read or write
@@ -189,6 +190,7 @@ void register_the_rest() {
   register_quick_kernels();
   register_fallbacks();
   register_autocast();
+  start_device_threads();
 }
 
 thread_local std::string last_error;
@@ -209,6 +211,7 @@ void initialize(int devices, int64_t limit) {
   c10::SetAllocator(kDevice, allocator());
   static Guard guard;
   c10::impl::registerDeviceGuard(kDevice, &guard);
+  put_off_device_threads();
   at::RegisterPrivateUse1HooksInterface(new Hooks());
   register_own_kernels();
   register_histograms();
