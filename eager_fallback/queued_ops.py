@@ -27,6 +27,9 @@ MOVES = frozenset({"aten::copy_", "aten::fill_.Scalar", "aten::zero_", "aten::ca
 NOTHING_TO_COMPILE = MOVES | {"aten::_local_scalar_dense", "aten::set_data", "aten::equal", "aten::is_nonzero"}
 """Operators that move or ask for values: no program is missed where they run by their kernel."""
 
+OTHER_STRIDES = frozenset({"aten::linalg_eig", "aten::max_unpool2d", "aten::max_unpool3d"})
+"""Operators whose meta kernel gives other strides than their kernel."""
+
 KEEPING_OUT = (
     torch.Tag.nondeterministic_seeded,
     torch.Tag.dynamic_output_shape,
@@ -36,7 +39,7 @@ KEEPING_OUT = (
 
 def queues(name: str) -> int:
     """The queues that take an operator, by its name with overload: NONE, those of one operator ALONE, or ALL."""
-    if not name.startswith("aten::"):
+    if not name.startswith("aten::") or name in OTHER_STRIDES:
         return NONE
     if name in MOVES:
         return ALL

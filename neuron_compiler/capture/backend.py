@@ -11,14 +11,16 @@ from typing import Any
 
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
-from neuron_compiler.capture import effects, origins, symbols
+from neuron_compiler.capture import effects, expanded_writes, origins, symbols
 from neuron_compiler.capture.build import Builder, Segment
+from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.compile import compile_graph
+from neuron_compiler.errors import UnsupportedOp
 from neuron_compiler.ledger import LEDGER, Entry
 from neuron_compiler.lowering import decompositions
 from neuron_compiler.observers import Capture, observers_for
@@ -110,6 +112,25 @@ def _compiler(
     return compile_fx
 
 
+def _left_to_eager(module: GraphModule, node: Node, cause: str, options: Options) -> Callable[..., Any]:
+    """The graph as it is, counted as a fallback of the node; UnsupportedOp where strict forbids it."""
+    if options.strict:
+        raise UnsupportedOp(
+            f"the graph cannot be compiled: {node.target} {cause}",
+            op=str(node.format_node()),
+            loc=location(node),
+            when="capture",
+            hint="write to the tensor before it is expanded, or run it eagerly with options={'strict': False}",
+        )
+    entry = Entry("fallback", str(node.target), cause, location(node))
+
+    def run(*arguments: Any) -> Any:
+        LEDGER.record(entry)
+        return module(*arguments)
+
+    return run
+
+
 def neuron(
     module: GraphModule,
     examples: SequenceOf[Any],
@@ -126,6 +147,8 @@ def neuron(
         options: see ``neuron_compiler.Options``; an unknown key raises OptionsError.
     """
     chosen = options_module.from_call(mode, options)
+    if (node := expanded_writes.find(module)) is not None:
+        return _left_to_eager(module, node, expanded_writes.CAUSE, chosen)
     label = f"graph{next(_numbers)}"
     capture = Capture.now(chosen, lambda: _readable(module))
     names = origins.of_dynamo(module)
