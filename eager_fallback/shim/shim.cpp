@@ -137,6 +137,7 @@ bool taken_whole(const c10::OperatorName& name) {
       "aten::convolution",
       "aten::convolution_backward",
       "aten::mode", // looks for a CPU or CUDA device
+      "aten::conj_physical_", // calls a kernel that is chosen by device, below the dispatcher
   };
   return names.count(name.name) != 0 || name.name.rfind("aten::_foreach_", 0) == 0;
 }

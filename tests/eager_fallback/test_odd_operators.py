@@ -33,6 +33,7 @@ OPERATORS: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "stft": lambda x, i: torch.stft(
         x[0].repeat(8), 8, return_complex=True, window=torch.hann_window(8, device=x.device)
     ),
+    "conjugate in place": lambda x, i: torch.complex(x, x).conj_physical_(),
     "complex": lambda x, i: torch.complex(x, x).abs(),
     "einsum": lambda x, i: torch.einsum("ij,kj->ik", x, x),
     "baddbmm": lambda x, i: torch.baddbmm(x[None], x[None, :, :2], x[None, :2]),
