@@ -22,6 +22,7 @@ from neuron_compiler.lowering import (
     fast_path_decompositions,
     foreach_decompositions,
     linalg_decompositions,
+    optimizer_decompositions,
     strided_decompositions,
 )
 from neuron_compiler.opdef import REGISTRY
@@ -49,6 +50,7 @@ OWN: dict[Any, Callable[..., Any]] = {
     **linalg_decompositions.DECOMPOSITIONS,
     **fast_path_decompositions.DECOMPOSITIONS,
     **foreach_decompositions.DECOMPOSITIONS,
+    **optimizer_decompositions.DECOMPOSITIONS,
     **strided_decompositions.DECOMPOSITIONS,
 }
 

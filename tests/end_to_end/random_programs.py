@@ -39,13 +39,13 @@ class Step(NamedTuple):
 
 @cache
 def overloads(kind: Kind, *types: str) -> list[Any]:
-    """Overloads of ATen that have a rule of this kind and need just these arguments."""
+    """Overloads of ATen that have a rule of this kind and need just these arguments; none that users cannot call."""
     found = []
     for name in REGISTRY.names():
         namespace, _, rest = name.partition(".")
-        if namespace != "aten" or REGISTRY[name].kind is not kind:
-            continue
         operator, _, overload = rest.partition(".")
+        if namespace != "aten" or operator.startswith("_") or REGISTRY[name].kind is not kind:
+            continue
         candidate = getattr(getattr(torch.ops.aten, operator), overload)
         needed = [str(a.type) for a in candidate._schema.arguments if not a.has_default_value()]
         if needed == list(types) and len(candidate._schema.returns) == 1:
