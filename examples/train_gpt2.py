@@ -87,7 +87,7 @@ def main(arguments: list[str] | None = None) -> dict[int, list[float]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", choices=("cpu", "neuron"), default="neuron")
     parser.add_argument("--compile", action="store_true", help='run the model by torch.compile(backend="neuron")')
-    parser.add_argument("--eager-mode", choices=("each", "fused"), help="run operators one by one, or several as one")
+    parser.add_argument("--eager-mode", choices=("each", "fused", "compiled"), help="see docs/device.md")
     sizes = {"steps": 20, "threads": 1, "seed": 0, "batch": 8, "time": 32, "layers": 2, "width": 64, "heads": 2}
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{default} unless given")

@@ -73,10 +73,16 @@ def test_it_learns(example: ModuleType) -> None:
     assert sum(losses[-5:]) / 5 < losses[0] - 0.2
 
 
-def test_the_mode_is_passed_on(example: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr(torch.neuron, "set_eager_mode", asked.append, raising=False)
-    example.main([*TINY, "--steps", "1"])
-    assert asked == []
-    example.main([*TINY, "--steps", "1", "--eager-mode", "fused"])
-    assert asked == ["fused"]
+FULL = pytest.mark.full  # slow, and eager modes have tests of their own
+
+
+@pytest.mark.parametrize("mode", ["each", pytest.param("fused", marks=FULL), pytest.param("compiled", marks=FULL)])
+def test_eager_modes(example: ModuleType, mode: str) -> None:
+    small = [*TINY, "--layers", "1", "--steps", "3"]
+    expected = example.main([*small, "--device", "cpu"])[0]
+    try:
+        losses = example.main([*small, "--eager-mode", mode])[0]
+        assert torch.neuron.get_eager_mode() == mode
+    finally:
+        torch.neuron.set_eager_mode("each")
+    assert losses == pytest.approx(expected, rel=0 if mode == "each" else 1e-4, abs=0)
