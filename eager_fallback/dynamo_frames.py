@@ -15,15 +15,24 @@ from torch._C._dynamo import eval_frame
 
 def leave_alone(modules: Iterable[types.ModuleType]) -> None:
     """Mark every function and method that the modules define."""
+    for module in modules:
+        _mark(_codes(vars(module).values(), module.__name__), "DEFAULT")
+
+
+def leave_all_alone(*functions: types.FunctionType) -> None:
+    """Mark functions with all that they call: those that C++ calls, in the middle of the user's program."""
+    _mark((function.__code__ for function in functions), "SKIP")
+
+
+def _mark(codes: Iterable[types.CodeType], what_they_call: str) -> None:
     # Private, and in C, so that `import torch` need not load Dynamo; where it has moved, frames are traced as others'.
     mark = getattr(eval_frame, "set_code_exec_strategy", None)
     action = getattr(eval_frame, "_FrameAction", None)
     strategy = getattr(eval_frame, "_FrameExecStrategy", None)
     if mark is None or action is None or strategy is None:
         return
-    for module in modules:
-        for code in _codes(vars(module).values(), module.__name__):
-            mark(code, strategy(action.SKIP, action.DEFAULT))
+    for code in codes:
+        mark(code, strategy(action.SKIP, getattr(action, what_they_call)))
 
 
 def _codes(values: Iterable[object], module: str) -> Iterator[types.CodeType]:

@@ -7,13 +7,13 @@ compiled, as that would take longer than to run it; whatever happens, nothing st
 
 from __future__ import annotations
 
-import _thread
 import ctypes
 import logging
+import sys
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ContextDecorator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
-from neuron_compiler.eager_fallback import loader, op_ledger, queued_program
+from neuron_compiler.eager_fallback import dynamo_frames, loader, op_ledger, queued_program
 from neuron_compiler.errors import OptionsError, UnsupportedOp
 from neuron_compiler.ledger import LEDGER, Entry
 
@@ -83,8 +83,8 @@ def _mode(name: str, limit: int | None, options: Mapping[str, Any] | None) -> Ea
 
 def get_eager_mode() -> str:
     """The mode of this thread: ``each``, ``fused`` or ``compiled``."""
-    stack: list[EagerMode] = getattr(_here, "stack", [])
-    return (stack[-1] if stack else _default).name
+    stack: list[tuple[int, EagerMode]] = getattr(_here, "stack", [])
+    return (stack[-1][1] if stack else _default).name
 
 
 def set_eager_mode(mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None) -> None:
@@ -118,24 +118,38 @@ def _set_default(mode: EagerMode) -> None:
         loader.loaded().queue_by_default(mode.limit, _number(mode))
 
 
-@contextmanager
-def eager_mode(mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Context in which this thread's operators, and those of backward passes it starts, run in a mode."""
-    chosen = _mode(mode, limit, options)
-    if chosen.limit:
-        _prepare()
-    stack = _here.__dict__.setdefault("stack", [])
-    shim = loader.loaded()
-    with _lock:
-        number = _number(chosen)
-    shim.enter_queue(chosen.limit, number)
-    stack.append(chosen)
-    try:
-        yield
-    finally:
-        stack.pop()
-        if ticket := shim.leave_queue():
+class _Context(ContextDecorator):
+    """A mode for the thread that enters it. Contexts may be left in any order, and in any thread."""
+
+    def __init__(self, mode: EagerMode) -> None:
+        self.mode = mode
+        self._entered: list[tuple[list[tuple[int, EagerMode]], int]] = []
+
+    def _recreate_cm(self) -> _Context:
+        return _Context(self.mode)  # of a decorated function, one per call
+
+    def __enter__(self) -> None:
+        if self.mode.limit:
+            _prepare()
+        stack = _here.__dict__.setdefault("stack", [])
+        with _lock:
+            known_as = _number(self.mode)
+        number = loader.loaded().enter_queue(self.mode.limit, known_as)
+        stack.append((number, self.mode))
+        self._entered.append((stack, number))
+
+    def __exit__(self, *raised: object) -> None:
+        stack, number = self._entered.pop()
+        stack.remove((number, self.mode))
+        if ticket := loader.loaded().leave_queue(number):
             torch.ops.neuron_compiler.run_queue(ticket)
+
+
+def eager_mode(
+    mode: str, *, limit: int | None = None, options: Mapping[str, Any] | None = None
+) -> AbstractContextManager[None]:
+    """Context in which this thread's operators, and those of backward passes it starts, run in a mode."""
+    return _Context(_mode(mode, limit, options))
 
 
 def synchronize() -> None:
@@ -188,6 +202,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (TypeError, 5),
     (torch.linalg.LinAlgError, 6),
 )
+_INTERRUPTED = 7
 
 
 def _run(ticket: int, mode: int, message: int, size: int) -> int:
@@ -202,8 +217,7 @@ def _run(ticket: int, mode: int, message: int, size: int) -> int:
             finally:
                 loader.loaded().close_queue(ticket)
     except KeyboardInterrupt:
-        _thread.interrupt_main()
-        return _say("interrupted; tensors that were waiting have no values", message, size, 1)
+        return _say("interrupted; tensors that were waiting have no values", message, size, _INTERRUPTED)
     except BaseException as error:
         code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
         logger.debug("queued operators failed", exc_info=True)
@@ -230,12 +244,30 @@ def _execute(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor],
             _programs.popitem(last=False)
     _programs.move_to_end(key)
     known.seen += 1
-    if known.compiled is None and known.seen >= mode.compiles_at:
-        known.compiled = _compiled(known.program, inputs, mode)
-    results = (known.compiled or known.program)(*inputs)
+    with queued_program.default_dtype(known.program.default_dtype):
+        if known.compiled is None and known.seen >= mode.compiles_at:
+            known.compiled = _compiled(known.program, inputs, mode)
+        results, error = _results(known, inputs)
     as_cpu = torch.ops.neuron_compiler.as_cpu.default
     for output, result in zip(outputs, results, strict=True):
-        as_cpu(output).copy_(as_cpu(result))
+        if result is not None:
+            as_cpu(output).copy_(as_cpu(result))
+    if error is not None:
+        raise error
+
+
+def _results(known: _Known, inputs: list[torch.Tensor]) -> tuple[Sequence[torch.Tensor | None], Exception | None]:
+    """What the program gives; where an operator fails, what the others give, and the error."""
+    if known.compiled is None:
+        return known.program.as_far_as_possible(inputs)
+    write_epochs = torch.ops.neuron_compiler.write_epochs.default
+    before = write_epochs(inputs)
+    try:
+        return known.compiled(*inputs), None
+    except Exception as error:
+        if write_epochs(inputs) != before:
+            raise
+        return known.program.as_far_as_possible(inputs)[0], error
 
 
 def _compiled(program: queued_program.QueuedProgram, inputs: list[torch.Tensor], mode: EagerMode) -> Run:
@@ -253,3 +285,7 @@ def _compiled(program: queued_program.QueuedProgram, inputs: list[torch.Tensor],
             error,
         )
         return program
+
+
+dynamo_frames.leave_alone([sys.modules[__name__]])
+dynamo_frames.leave_all_alone(_prepare, _missed, _run, _Context.__enter__, _Context.__exit__)

@@ -45,8 +45,8 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "neuron_set_queued": (None, (ctypes.c_char_p, ctypes.c_int)),
     "neuron_set_missed": (None, (MISSED,)),
     "neuron_queue_by_default": (None, (ctypes.c_int64, ctypes.c_int)),
-    "neuron_enter_queue": (None, (ctypes.c_int64, ctypes.c_int)),
-    "neuron_leave_queue": (ctypes.c_uint64, ()),
+    "neuron_enter_queue": (ctypes.c_uint64, (ctypes.c_int64, ctypes.c_int)),
+    "neuron_leave_queue": (ctypes.c_uint64, (ctypes.c_uint64,)),
     "neuron_close_queue": (None, (ctypes.c_uint64,)),
     "neuron_queue_is_empty": (ctypes.c_int, ()),
 }
@@ -168,13 +168,13 @@ class Shim:
         """Queue up to ``limit`` operators, 0 for none, in threads that enter no queue; the runner is given ``mode``."""
         self._library.neuron_queue_by_default(limit, mode)
 
-    def enter_queue(self, limit: int, mode: int) -> None:
-        """Queue up to ``limit`` operators, 0 for none, of this thread."""
-        self._library.neuron_enter_queue(limit, mode)
+    def enter_queue(self, limit: int, mode: int) -> int:
+        """Queue up to ``limit`` operators, 0 for none, of this thread; returns a number to leave the queue by."""
+        return int(self._library.neuron_enter_queue(limit, mode))
 
-    def leave_queue(self) -> int:
-        """Leave the queue that was entered last; returns the ticket of what is still in it, or 0."""
-        return int(self._library.neuron_leave_queue())
+    def leave_queue(self, number: int) -> int:
+        """Leave a queue, from whichever thread; returns the ticket of what is still in it, or 0."""
+        return int(self._library.neuron_leave_queue(number))
 
     def close_queue(self, ticket: int) -> None:
         """Say that a ticket's operators have been run."""

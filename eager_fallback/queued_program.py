@@ -4,17 +4,18 @@ In: the text that the library writes. Out: a ``QueuedProgram``; called with the 
 runs operator by operator and returns those that somebody still holds. Invariant: the same calls in the same order as
 the user's, so that running it is what would have been run at once.
 
-The text is JSON: ``device`` is an index, ``inputs`` are memory that was there, ``live`` the memory that is returned,
-and an operator is its name, its arguments and its results. Memory is a number; ``[place, dtype, sizes, strides]`` is a
-tensor that covers it, ``{"t": [place, dtype, sizes, strides, offset]}`` a view of it and ``{"w": number}`` a number of
-the user's.
+The text is JSON: ``device`` is an index, ``default`` PyTorch's default type by its number, ``inputs`` are memory that was
+there, ``live`` the memory that is returned, and an operator is its name, its arguments and its results. Memory is a
+number; ``[place, dtype, sizes, strides]`` is a tensor that covers it, ``{"t": [place, dtype, sizes, strides, offset]}``
+a view of it and ``{"w": number}`` a number of the user's.
 """
 
 from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -92,34 +93,78 @@ class QueuedProgram:
 
     Attributes:
         device: index of the device that all of it is on.
+        default_dtype: PyTorch's default type when the operators were called.
         inputs: memory that the program is given, by its place; one tensor each.
         calls: what is run.
         live: places of the memory that is returned.
     """
 
     device: int
+    default_dtype: torch.dtype
     inputs: tuple[Whole, ...]
     calls: tuple[Call, ...]
     live: tuple[int, ...]
 
     def __call__(self, *given: torch.Tensor) -> list[torch.Tensor]:
         """Run on one tensor per input, written in place where the program does so; returns one per ``live``."""
-        held = {whole.place: tensor for whole, tensor in zip(self.inputs, given, strict=True)}
-        device = torch.device("neuron", self.device)
+        held = self._held(given)
         for call in self.calls:
-            if call.overload is torch.empty_strided:
-                for whole in filter(None, call.results):
-                    held[whole.place] = torch.empty_strided(whole.size, whole.stride, dtype=whole.dtype, device=device)
-                continue
-            made = call.overload(
-                *(_tensors(argument, held) for argument in call.args),
-                **{name: _tensors(argument, held) for name, argument in call.kwargs},
-            )
-            made = made if isinstance(made, tuple | list) else (made,)
-            for whole, result in zip(call.results, made, strict=True):
-                if whole is not None:
-                    held[whole.place] = result
+            self._run(call, held)
         return [held[place] for place in self.live]
+
+    def as_far_as_possible(self, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor | None], Exception | None]:
+        """Run all operators but those that raise and those that need what these would give; returns one tensor per
+        ``live``, None where there is none, and the first error.
+        """
+        held, first = self._held(given), None
+        for call in self.calls:
+            if first is not None and not held.keys() >= set(_places((call.args, call.kwargs))):
+                continue
+            try:
+                self._run(call, held)
+            except Exception as error:
+                first = first or error
+        return [held.get(place) for place in self.live], first
+
+    def _held(self, given: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        return {whole.place: tensor for whole, tensor in zip(self.inputs, given, strict=True)}
+
+    def _run(self, call: Call, held: dict[int, torch.Tensor]) -> None:
+        if call.overload is torch.empty_strided:
+            device = torch.device("neuron", self.device)
+            for whole in filter(None, call.results):
+                held[whole.place] = torch.empty_strided(whole.size, whole.stride, dtype=whole.dtype, device=device)
+            return
+        made = call.overload(
+            *(_tensors(argument, held) for argument in call.args),
+            **{name: _tensors(argument, held) for name, argument in call.kwargs},
+        )
+        made = made if isinstance(made, tuple | list) else (made,)
+        for whole, result in zip(call.results, made, strict=True):
+            if whole is not None:
+                held[whole.place] = result
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Context in which PyTorch's default type is another, for all threads: it is not asked for one thread alone."""
+    before = torch.get_default_dtype()
+    if dtype == before:
+        yield
+        return
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _places(argument: Any) -> Iterator[int]:
+    if isinstance(argument, View):
+        yield argument.place
+    elif isinstance(argument, list | tuple):
+        for item in argument:
+            yield from _places(item)
 
 
 def _tensors(argument: Any, held: dict[int, torch.Tensor]) -> Any:
@@ -135,6 +180,7 @@ def parse(text: str) -> QueuedProgram:
     found = json.loads(text)
     return QueuedProgram(
         found["device"],
+        DTYPES[found["default"]],
         tuple(_whole(item) for item in found["inputs"]),
         tuple(_call(*item) for item in found["ops"]),
         tuple(found["live"]),

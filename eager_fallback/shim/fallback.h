@@ -403,7 +403,7 @@ struct Fallback final : c10::OperatorKernel {
     const c10::DispatchKey cpu = on_cpu(keys);
     Counted counted(record);
     if (Queue* queue = current_queue(); C10_UNLIKELY(queue != nullptr)) {
-      if (queue->takes(record) && queueing.possible && queueing(*queue, op, record, stack)) {
+      if (queue->takes(record) && queueing.possible && queueing(*queue, op, record, stack, counted.bytes)) {
         return;
       }
       if (const Missed told = missed.load(); queue->one_by_one() && told != nullptr) {

@@ -30,6 +30,9 @@ constexpr uint8_t kNumbers = 4; // also with numbers in place of tensors
 
 inline std::atomic<bool> counting{false};
 
+// Operators that were queued are running: they were counted when they were called.
+inline thread_local bool running_queue = false;
+
 // Returns 0 to go on. Called without locks held, by any thread.
 using Observer = int (*)(const char* name);
 inline std::atomic<Observer> observer{nullptr};
@@ -89,8 +92,8 @@ inline double nanoseconds_per_tick() {
 
 // Counts one call from here to the end of the block.
 struct Counted {
-  explicit Counted(Record& record) : record(record), on(counting.load(std::memory_order_relaxed)) {
-    if (C10_UNLIKELY(record.notice.load(std::memory_order_relaxed) != kSilent)) {
+  explicit Counted(Record& record) : record(record), on(counting.load(std::memory_order_relaxed) && !running_queue) {
+    if (C10_UNLIKELY(record.notice.load(std::memory_order_relaxed) != kSilent) && !running_queue) {
       notify(record);
     }
     if (on) {

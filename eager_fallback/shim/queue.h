@@ -15,12 +15,15 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <algorithm>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -65,8 +68,9 @@ inline void write(std::string& text, uint32_t place, const Whole& whole) {
   text += ']';
 }
 
-// Whether a tensor of these sizes and strides has one element in each place of its memory.
-inline bool is_whole(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
+// Strides and sizes of the dimensions with more than one element, the smallest stride first.
+inline c10::SmallVector<std::pair<int64_t, int64_t>, 5> wide_dimensions(
+    c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   c10::SmallVector<std::pair<int64_t, int64_t>, 5> wide;
   for (size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] != 1) {
@@ -74,8 +78,25 @@ inline bool is_whole(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
     }
   }
   std::sort(wide.begin(), wide.end());
+  return wide;
+}
+
+// Whether elements of a tensor may share a place.
+inline bool meets_itself(const c10::TensorImpl& impl) {
+  int64_t last = 0; // place of what comes last so far
+  for (const auto& [stride, size] : wide_dimensions(impl.sizes(), impl.strides())) {
+    if (stride <= last) {
+      return true;
+    }
+    last += stride * (size - 1);
+  }
+  return false;
+}
+
+// Whether a tensor of these sizes and strides has one element in each place of its memory.
+inline bool is_whole(c10::IntArrayRef sizes, c10::IntArrayRef strides) {
   int64_t expected = 1;
-  for (const auto& [stride, size] : wide) {
+  for (const auto& [stride, size] : wide_dimensions(sizes, strides)) {
     if (stride != expected) {
       return false;
     }
@@ -139,11 +160,19 @@ struct Encoded {
     return true;
   }
 
-  // Types that programs compute in: neither half complex numbers nor those of 8 bits, quantized or packed.
+  // Types that programs compute in: neither half complex numbers nor those of 8 bits and less, quantized or packed.
   static bool known_type(const c10::TensorImpl& impl) {
-    const auto type = c10::typeMetaToScalarType(impl.dtype());
-    return c10::isIntegralType(type, /*includeBool=*/true) || (c10::isFloatingType(type) && !c10::isFloat8Type(type)) ||
-        type == c10::ScalarType::ComplexFloat || type == c10::ScalarType::ComplexDouble;
+    switch (const auto type = c10::typeMetaToScalarType(impl.dtype())) {
+      case c10::ScalarType::Half:
+      case c10::ScalarType::BFloat16:
+      case c10::ScalarType::Float:
+      case c10::ScalarType::Double:
+      case c10::ScalarType::ComplexFloat:
+      case c10::ScalarType::ComplexDouble:
+        return true;
+      default:
+        return c10::isIntegralType(type, /*includeBool=*/true);
+    }
   }
 
   bool tensor(const at::Tensor& given, bool written) {
@@ -155,7 +184,7 @@ struct Encoded {
     if (!on_device(given)) {
       return !written && wrapped_number(given);
     }
-    if (!is_dense(impl) || impl.key_set().has_any(kViewBits) || !known_type(impl) || impl.numel() == 0 ||
+    if (!is_dense(impl) || impl.key_set().has_any(kViewBits) || !known_type(impl) || impl.numel() == 0 || impl.is_wrapped_number() ||
         block_of(*storage_in(impl)) == nullptr || (device >= 0 && device != impl.device().index())) {
       return false;
     }
@@ -167,6 +196,17 @@ struct Encoded {
     text += ',' + std::to_string(impl.storage_offset()) + "]}";
     tensors.push_back({&impl, written});
     return true;
+  }
+
+  // What else a kernel's taking the call, and the types of its results, depend on.
+  std::string settings() const {
+    std::string made = std::to_string(static_cast<int>(c10::get_default_dtype_as_scalartype()));
+    const auto whole = [](const Read& read) { return c10::isIntegralType(c10::typeMetaToScalarType(read.tensor->dtype()), true); };
+    for (size_t i = 0; i < floats.size() && std::any_of(tensors.begin(), tensors.end(), whole); ++i) {
+      made += ' ';
+      write(made, floats[i]);
+    }
+    return made;
   }
 
   // A number of the user's program, which PyTorch passes as a tensor.
@@ -193,16 +233,21 @@ struct Encoded {
     return true;
   }
 
-  // Kernels refuse to write what they read through another view, or one place twice: such a call has to reach them.
+  // Kernels refuse to write what they read through another view, or one place twice, or do so in an order of their own;
+  // and a program knows memory by one type: such a call has to reach them.
   bool overlaps() const {
     for (const Read& one : tensors) {
-      for (int64_t d = 0; one.written && d < one.tensor->dim(); ++d) {
-        if (one.tensor->strides()[d] == 0 && one.tensor->sizes()[d] > 1) {
-          return true;
-        }
+      if (one.written && !one.tensor->is_contiguous() && meets_itself(*one.tensor)) {
+        return true;
       }
       for (const Read& other : tensors) {
-        if (one.written && one.tensor != other.tensor && storage_in(*one.tensor) == storage_in(*other.tensor) &&
+        if (one.tensor == other.tensor || storage_in(*one.tensor) != storage_in(*other.tensor)) {
+          continue;
+        }
+        if (one.tensor->dtype() != other.tensor->dtype()) {
+          return true;
+        }
+        if (one.written &&
             (one.tensor->sizes() != other.tensor->sizes() || one.tensor->strides() != other.tensor->strides() ||
              one.tensor->storage_offset() != other.tensor->storage_offset())) {
           return true;
@@ -255,9 +300,81 @@ struct KnownResults {
   std::unordered_map<std::string, std::shared_ptr<const Results>> by_call;
 };
 
-// What a call gives, by PyTorch's meta kernel; null where that cannot tell, or gives what a queue does not take.
+// Arguments of the same types: with `value` for every element, each dimension as long as it is or of one element.
+struct Standing {
+  bool short_ones;
+  int value;
+
+  at::Tensor operator()(const at::Tensor& tensor, bool written) const {
+    if (!tensor.defined() || !on_device(tensor)) {
+      return tensor;
+    }
+    const c10::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
+    const c10::SmallVector<int64_t, 5> ones(impl.dim(), 1);
+    const auto options = c10::TensorOptions(c10::typeMetaToScalarType(impl.dtype())).device(c10::DeviceType::CPU);
+    at::Tensor made = at::empty(written && !short_ones ? impl.sizes() : c10::IntArrayRef(ones), options).fill_(value);
+    return short_ones ? made : made.expand(impl.sizes());
+  }
+
+  c10::IValue operator()(const c10::IValue& given, bool written) const {
+    if (given.isTensor()) {
+      return (*this)(given.toTensor(), written);
+    }
+    if (given.isTensorList()) {
+      c10::List<at::Tensor> made;
+      for (const at::Tensor& tensor : given.toTensorVector()) {
+        made.push_back((*this)(tensor, written));
+      }
+      return made;
+    }
+    if (given.isList() && given.toList().elementType()->kind() == c10::TypeKind::OptionalType) {
+      c10::List<std::optional<at::Tensor>> made;
+      for (const c10::IValue& element : given.toListRef()) {
+        made.push_back(element.isTensor() ? std::optional((*this)(element.toTensor(), written)) : std::nullopt);
+      }
+      return made;
+    }
+    return given;
+  }
+};
+
+struct Unheard final : c10::WarningHandler {
+  void process(const c10::Warning&) override {}
+};
+
+// Whether the CPU's kernel takes arguments of these types: meta kernels take many that it does not. Tried with few
+// elements first; which of 0 and 1 is a wrong value depends on the operator.
+inline bool kernel_takes(
+    const c10::OperatorHandle& op, const c10::IValue* arguments, const c10::SmallVector<bool, 8>& written,
+    const Results& results) {
+  c10::impl::ExcludeDispatchKeyGuard below(c10::autograd_dispatch_keyset | c10::autocast_dispatch_keyset);
+  Unheard unheard;
+  const c10::WarningUtils::WarningHandlerGuard silently(&unheard);
+  for (const Standing standing : {Standing{true, 1}, Standing{true, 0}, Standing{false, 1}, Standing{false, 0}}) {
+    Stack stack;
+    try {
+      for (size_t i = 0; i < written.size(); ++i) {
+        stack.push_back(standing(arguments[i], written[i]));
+      }
+      op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack);
+    } catch (const std::exception&) {
+      continue;
+    }
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (results[i].dtype != c10::ScalarType::Undefined && stack[i].toTensor().scalar_type() != results[i].dtype) {
+        return false;
+      }
+    }
+    return true;
+  }
+  return false;
+}
+
+// What a call gives, by PyTorch's meta kernel; null where that cannot tell, or gives what a queue does not take, or the
+// CPU's kernel would refuse the call.
 inline std::shared_ptr<const Results> infer(
-    const c10::OperatorHandle& op, const std::string& call, const c10::IValue* arguments, size_t count) {
+    const c10::OperatorHandle& op, const std::string& call, const c10::IValue* arguments,
+    const c10::SmallVector<bool, 8>& written) {
   static auto* known = new KnownResults();
   constexpr size_t kMost = 1 << 16;
   {
@@ -267,7 +384,7 @@ inline std::shared_ptr<const Results> infer(
     }
   }
   Stack stack;
-  for (size_t i = 0; i < count; ++i) {
+  for (size_t i = 0; i < written.size(); ++i) {
     stack.push_back(as_meta(arguments[i]));
   }
   std::shared_ptr<Results> made = std::make_shared<Results>();
@@ -293,6 +410,9 @@ inline std::shared_ptr<const Results> infer(
       whole.strides.assign(result.strides().begin(), result.strides().end());
     }
     made->push_back(std::move(whole));
+  }
+  if (!kernel_takes(op, arguments, written, *made)) {
+    return nullptr;
   }
   std::lock_guard<std::mutex> lock(known->mutex);
   if (known->by_call.size() >= kMost) {
@@ -323,6 +443,12 @@ struct Queue final : c10::DebugInfoBase, std::enable_shared_from_this<Queue> {
   // Takes the call, whose results are made already, or returns false. Foreign tickets are settled by the caller.
   bool add(const std::string& name, const Encoded& call, const Results& results, const std::vector<at::Tensor>& made);
   bool take(uint64_t wanted, Taken& into);
+
+  // A program is of one device, and computes numbers in one type where a call names none.
+  bool continues(c10::DeviceIndex on) {
+    std::lock_guard<std::mutex> lock(mutex);
+    return device.load() == on && default_type == c10::get_default_dtype_as_scalartype();
+  }
 
   // Operators are run one by one, by programs instead of kernels.
   bool one_by_one() const {
@@ -401,6 +527,7 @@ struct Queue final : c10::DebugInfoBase, std::enable_shared_from_this<Queue> {
 
   std::string text;
   size_t count = 0;
+  c10::ScalarType default_type = c10::ScalarType::Undefined; // PyTorch's, when the operators were called
   std::vector<Held> held;
   std::unordered_map<const c10::StorageImpl*, uint32_t> places;
 };
@@ -418,6 +545,7 @@ inline Queues& queues() {
 inline void Queue::start(c10::DeviceIndex on) {
   if (ticket.load() == 0) {
     device.store(on);
+    default_type = c10::get_default_dtype_as_scalartype();
     const uint64_t opened = open_ticket();
     std::lock_guard<std::mutex> lock(queues().mutex);
     queues().by_ticket.emplace(opened, shared_from_this());
@@ -506,7 +634,9 @@ inline bool Queue::take(uint64_t wanted, Taken& into) {
       into.outputs.push_back(tensor_on(std::move(storage), entry.whole));
     }
   }
-  into.text = "{\"device\":" + std::to_string(device.load()) + ",\"inputs\":[" + inputs + "],\"ops\":[" + text + "],\"live\":[" + live + "]}";
+  into.text = "{\"device\":" + std::to_string(device.load()) + ",\"default\":" +
+      std::to_string(static_cast<int>(default_type)) + ",\"inputs\":[" + inputs + "],\"ops\":[" + text +
+      "],\"live\":[" + live + "]}";
   text.clear();
   held.clear();
   places.clear();
@@ -519,6 +649,88 @@ inline bool Queue::take(uint64_t wanted, Taken& into) {
 
 inline constexpr std::string_view kQueueName = "NEURON_EAGER_QUEUE";
 inline const c10::DebugInfoKind kQueueInfo(&kQueueName);
+
+// The queues that a thread has entered, the last of which takes its operators. They may be left in any order, and in any
+// thread, as generators do that hold a context.
+struct Entered final : c10::DebugInfoBase {
+  std::mutex mutex;
+  std::vector<std::pair<uint64_t, std::shared_ptr<Queue>>> queues;
+  std::shared_ptr<Queue> last; // read and written by std::atomic_load and _store
+
+  void change(uint64_t number, std::shared_ptr<Queue> added) {
+    std::lock_guard<std::mutex> lock(mutex);
+    if (added != nullptr) {
+      queues.emplace_back(number, std::move(added));
+    } else {
+      queues.erase(std::remove_if(queues.begin(), queues.end(), [=](const auto& one) { return one.first == number; }),
+                   queues.end());
+    }
+    std::atomic_store(&last, queues.empty() ? nullptr : queues.back().second);
+  }
+};
+
+struct AllEntered {
+  std::mutex mutex;
+  std::unordered_map<uint64_t, std::pair<std::shared_ptr<Entered>, std::shared_ptr<Queue>>> by_number;
+};
+
+inline AllEntered& all_entered() {
+  static auto* made = new AllEntered();
+  return *made;
+}
+
+// Once there it stays, below what PyTorch's profiler has there: that wants to find its own on top when it ends.
+inline void push_below_profilers(const std::shared_ptr<Entered>& entered) {
+  using c10::ThreadLocalDebugInfo;
+  std::vector<std::shared_ptr<c10::DebugInfoBase>> profilers;
+  while (ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) {
+    try {
+      profilers.push_back(ThreadLocalDebugInfo::_pop(c10::DebugInfoKind::PROFILER_STATE));
+    } catch (const c10::Error&) {
+      break; // another's is on top
+    }
+  }
+  ThreadLocalDebugInfo::_push(kQueueInfo, entered);
+  for (; !profilers.empty(); profilers.pop_back()) {
+    ThreadLocalDebugInfo::_push(c10::DebugInfoKind::PROFILER_STATE, std::move(profilers.back()));
+  }
+}
+
+// Returns a number to leave it by.
+inline uint64_t enter_queue(size_t limit, int options) {
+  static std::atomic<uint64_t> last{0};
+  static thread_local std::shared_ptr<Entered> own;
+  if (own == nullptr) {
+    own = std::make_shared<Entered>();
+  }
+  if (c10::ThreadLocalDebugInfo::get(kQueueInfo) != own.get()) {
+    push_below_profilers(own);
+  }
+  const uint64_t number = ++last;
+  auto queue = std::make_shared<Queue>(limit, options);
+  {
+    std::lock_guard<std::mutex> lock(all_entered().mutex);
+    all_entered().by_number.emplace(number, std::pair(own, queue));
+  }
+  own->change(number, std::move(queue));
+  return number;
+}
+
+// Returns the ticket of what is still in it, or 0.
+inline uint64_t leave_queue(uint64_t number) {
+  std::pair<std::shared_ptr<Entered>, std::shared_ptr<Queue>> left;
+  {
+    std::lock_guard<std::mutex> lock(all_entered().mutex);
+    const auto found = all_entered().by_number.find(number);
+    if (found == all_entered().by_number.end()) {
+      return 0;
+    }
+    left = std::move(found->second);
+    all_entered().by_number.erase(found);
+  }
+  left.first->change(number, nullptr);
+  return left.second->ticket.load();
+}
 
 inline std::atomic<int> queues_asked_for{0};
 // For threads that asked for none: operators, 0 queues none; and what the runner knows them by.
@@ -538,9 +750,12 @@ inline Queue* current_queue() {
       first();
     }
   }
-  if (auto* asked = c10::ThreadLocalDebugInfo::get(kQueueInfo)) {
-    auto* queue = static_cast<Queue*>(asked);
-    return queue->limit == 0 ? nullptr : queue;
+  if (auto* entered = static_cast<Entered*>(c10::ThreadLocalDebugInfo::get(kQueueInfo))) {
+    static thread_local std::shared_ptr<Queue> used; // another thread may leave it meanwhile
+    used = std::atomic_load(&entered->last);
+    if (used != nullptr) {
+      return used->limit == 0 ? nullptr : used.get();
+    }
   }
   const size_t limit = default_limit.load();
   if (limit == 0) {
@@ -565,6 +780,8 @@ inline std::atomic<Missed> missed{nullptr};
 // Runs a ticket's operators; returns 0, or which error to raise with the message it has written.
 using Runner = int (*)(uint64_t ticket, int options, char* message, int size);
 inline std::atomic<Runner> runner{nullptr};
+
+constexpr int kInterrupted = 7;
 
 [[noreturn]] inline void raise_as(int code, const std::string& message) {
   switch (code) {
@@ -620,7 +837,10 @@ inline void run_one(uint64_t ticket) {
     code = runner.load()(ticket, queue->options, message.data(), static_cast<int>(message.size()));
   }
   if (C10_UNLIKELY(code != 0)) {
-    raise_as(code, message.c_str());
+    if (code == kInterrupted) {
+      std::raise(SIGINT); // again, for the user's program, which C++ can tell of errors alone
+    }
+    raise_as(code, message[0] == '\0' ? "queued operators were interrupted" : message.c_str());
   }
 }
 
@@ -666,8 +886,8 @@ struct Queueing {
     }
   }
 
-  // Puts the results on the stack and returns true, or changes nothing and returns false.
-  bool operator()(Queue& queue, const c10::OperatorHandle& op, const Record& record, Stack* stack) const {
+  // Puts the results on the stack, adds to the bytes and returns true, or changes nothing and returns false.
+  bool operator()(Queue& queue, const c10::OperatorHandle& op, const Record& record, Stack* stack, uint64_t& bytes) const {
     const std::string& name = record.name;
     const size_t first = stack->size() - written.size();
     Encoded call;
@@ -681,7 +901,7 @@ struct Queueing {
     if (call.device < 0 || call.overlaps()) {
       return false;
     }
-    const auto results = infer(op, name + '(' + call.text + ')', stack->data() + first, written.size());
+    const auto results = infer(op, name + '(' + call.text + ')' + call.settings(), stack->data() + first, written);
     if (results == nullptr || results->size() != arguments.size()) {
       return false;
     }
@@ -695,8 +915,8 @@ struct Queueing {
       }
     }
     settle_others(queue, call);
-    if (const uint64_t mine = queue.ticket.load(); mine != 0 && queue.device.load() != call.device) {
-      run_ticket(mine); // a program is of one device
+    if (const uint64_t mine = queue.ticket.load(); mine != 0 && !queue.continues(call.device)) {
+      run_ticket(mine);
     }
     if (!queue.add(name, call, *results, made)) {
       return false;
@@ -706,8 +926,12 @@ struct Queueing {
         made[i] = (*stack)[first + arguments[i]].toTensor();
       }
     }
+    for (const auto& [tensor, writes] : call.tensors) {
+      bytes += tensor->numel() * tensor->dtype().itemsize();
+    }
     stack->erase(stack->end() - static_cast<std::ptrdiff_t>(written.size()), stack->end());
     for (at::Tensor& result : made) {
+      bytes += result.defined() ? result.numel() * result.dtype().itemsize() : 0;
       stack->emplace_back(std::move(result));
     }
     return true;

@@ -330,17 +330,16 @@ void neuron_queue_by_default(int64_t limit, int options) {
 }
 
 // A queue for this thread, and for backward passes that it starts; 0 for the limit has each operator run at once.
-void neuron_enter_queue(int64_t limit, int options) {
-  c10::ThreadLocalDebugInfo::_push(
-      neuron::kQueueInfo, std::make_shared<neuron::Queue>(static_cast<size_t>(limit), options));
+// Returns a number to leave it by.
+uint64_t neuron_enter_queue(int64_t limit, int options) {
   neuron::queues_asked_for.fetch_add(1);
+  return neuron::enter_queue(static_cast<size_t>(limit), options);
 }
 
-// Leaves the queue that was entered last; returns the ticket of what is still in it, or 0.
-uint64_t neuron_leave_queue() {
+// Leaves a queue, from whichever thread; returns the ticket of what is still in it, or 0.
+uint64_t neuron_leave_queue(uint64_t number) {
   neuron::queues_asked_for.fetch_sub(1);
-  const auto info = c10::ThreadLocalDebugInfo::_pop(neuron::kQueueInfo);
-  return static_cast<const neuron::Queue&>(*info).ticket.load();
+  return neuron::leave_queue(number);
 }
 
 // After a ticket was run, whether it worked or not.

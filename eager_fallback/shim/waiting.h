@@ -4,6 +4,7 @@
 // it and of those that will read it; a ticket is open until its operators have run. Nothing here knows what a queue is.
 #pragma once
 
+#include "ledger.h"
 #include "memory.h"
 
 #include <unordered_set>
@@ -13,7 +14,6 @@ namespace neuron {
 constexpr uint64_t kSeveral = UINT64_MAX; // read by operators of more than one queue
 
 inline std::atomic<int> open_count{0};
-inline thread_local bool running_queue = false;
 
 struct Open {
   std::mutex mutex;
@@ -69,6 +69,8 @@ inline void settle(const c10::StorageImpl& storage, bool writes) {
     if (writes) {
       settle_ticket(block->reader);
     }
+  } else {
+    run_ticket(kSeveral); // a tensor made of a pointer: it may point into any memory
   }
 }
 

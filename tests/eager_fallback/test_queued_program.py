@@ -63,7 +63,9 @@ def test_memory_that_is_written_whole_is_not_read() -> None:
 
 def test_operators_that_are_gone_are_named() -> None:
     with pytest.raises(DeviceError, match="aten::no_such.thing was queued and is not registered now"):
-        parse(json.dumps({"device": 0, "inputs": [], "ops": [["aten::no_such.thing", [], []]], "live": []}))
+        parse(
+            json.dumps({"device": 0, "inputs": [], "default": 6, "ops": [["aten::no_such.thing", [], []]], "live": []})
+        )
 
 
 @pytest.mark.parametrize(
