@@ -4,8 +4,8 @@ In: the text that the library writes. Out: a ``QueuedProgram``; called with the 
 runs operator by operator and returns those that somebody still holds. Invariant: the same calls in the same order as
 the user's, so that running it is what would have been run at once.
 
-The text is JSON: ``device`` is an index, ``default`` PyTorch's default type by its number, ``inputs`` are memory that was
-there, ``live`` the memory that is returned, and an operator is its name, its arguments and its results. Memory is a
+The text is JSON: ``device`` is an index, ``default`` PyTorch's default type by its number, ``inputs`` are memory that
+was there, ``live`` the memory that is returned, and an operator is its name, its arguments and its results. Memory is a
 number; ``[place, dtype, sizes, strides]`` is a tensor that covers it, ``{"t": [place, dtype, sizes, strides, offset]}``
 a view of it and ``{"w": number}`` a number of the user's.
 """
