@@ -80,11 +80,14 @@ def cholesky_ex(x: Array, *, upper: bool = False, check_errors: bool = False) ->
     return factor, info
 
 
-@op(aten.cholesky.default, kind=Kind.OTHER, work=cubic(1 / 3))
 def cholesky(x: Array, upper: bool = False) -> Array:
     factor, info = cholesky_factor(x, upper)
     check_info(info, "cholesky")
     return factor
+
+
+if hasattr(aten, "cholesky"):  # PyTorch 2.14 has it no more
+    op(aten.cholesky.default, kind=Kind.OTHER, work=cubic(1 / 3))(cholesky)
 
 
 _CAUSES: tuple[tuple[tuple[str, ...], str], ...] = (
