@@ -22,7 +22,9 @@ from neuron_compiler.lowering import (
     fast_path_decompositions,
     foreach_decompositions,
     linalg_decompositions,
+    loss_decompositions,
     optimizer_decompositions,
+    quantization_decompositions,
     strided_decompositions,
 )
 from neuron_compiler.opdef import REGISTRY
@@ -50,7 +52,9 @@ OWN: dict[Any, Callable[..., Any]] = {
     **linalg_decompositions.DECOMPOSITIONS,
     **fast_path_decompositions.DECOMPOSITIONS,
     **foreach_decompositions.DECOMPOSITIONS,
+    **loss_decompositions.DECOMPOSITIONS,
     **optimizer_decompositions.DECOMPOSITIONS,
+    **quantization_decompositions.DECOMPOSITIONS,
     **strided_decompositions.DECOMPOSITIONS,
 }
 

@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
-from neuron_compiler.capture import effects, expanded_writes, origins, symbols
+from neuron_compiler.capture import effects, expanded_writes, origins, replaced, symbols
 from neuron_compiler.capture.build import Builder, Segment
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
@@ -149,6 +149,7 @@ def neuron(
     chosen = options_module.from_call(mode, options)
     if (node := expanded_writes.find(module)) is not None:
         return _left_to_eager(module, node, expanded_writes.CAUSE, chosen)
+    replaced.replace(module)
     label = f"graph{next(_numbers)}"
     capture = Capture.now(chosen, lambda: _readable(module))
     names = origins.of_dynamo(module)

@@ -1,0 +1,49 @@
+"""Functions that PyTorch computes wrong once it traces them, and what stands in their place in Dynamo's graph.
+
+``multilabel_margin_loss``: its decomposition, which tracing takes whatever the backend, counts class 0 as a target for
+every entry after the list of targets has ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.nn import _reduction
+from torch.nn import functional as F
+
+from neuron_compiler.lowering.loss_decompositions import multilabel_margin_loss
+
+
+def _functional(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> torch.Tensor:
+    if size_average is not None or reduce is not None:
+        return multilabel_margin_loss(input, target, _reduction.legacy_get_enum(size_average, reduce))
+    return multilabel_margin_loss(input, target, _reduction.get_enum(reduction))
+
+
+def _operator(input: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
+    return multilabel_margin_loss(input, target, reduction)
+
+
+REPLACED: dict[Any, Callable[..., Any]] = {
+    F.multilabel_margin_loss: _functional,
+    torch._C._nn.multilabel_margin_loss: _operator,
+    torch.ops.aten.multilabel_margin_loss.default: _operator,
+}
+
+
+def replace(module: GraphModule) -> None:
+    """Change the graph's calls in place."""
+    found = [node for node in module.graph.nodes if node.op == "call_function" and node.target in REPLACED]
+    for node in found:
+        node.target = REPLACED[node.target]
+    if found:
+        module.recompile()
