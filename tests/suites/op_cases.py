@@ -89,7 +89,7 @@ class Case:
             for sample in itertools.islice(made, LOOK_AT):
                 if self._is_accepted(sample):
                     accepted.append(sample)
-        return _spread(accepted, SAMPLES)
+        return spread(accepted, SAMPLES)
 
     def _is_accepted(self, sample: Any) -> bool:
         if self.phase == IN_PLACE and (sample.broadcasts_input or not isinstance(sample.input, torch.Tensor)):
@@ -196,7 +196,7 @@ def tolerance(info: Any, dtype: torch.dtype) -> tuple[float, float]:
     return rtol, atol
 
 
-def _spread(items: Sequence[Any], count: int) -> list[Any]:
+def spread(items: Sequence[Any], count: int) -> list[Any]:
     """``count`` of the items, evenly from the first to the last."""
     if len(items) <= count:
         return list(items)
