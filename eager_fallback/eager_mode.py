@@ -7,6 +7,7 @@ compiled, as that would take longer than to run it; whatever happens, nothing st
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import logging
 import sys
@@ -30,6 +31,8 @@ logger = logging.getLogger("neuron_compiler.fallbacks")
 QUEUE_LIMIT = 256
 """Operators of one fused program at most: compiling takes time that grows with them."""
 PROGRAMS_KEPT = 512
+INTERRUPT_AGAIN_AFTER = 0.02
+"""Seconds."""
 
 Run = Callable[..., Sequence[torch.Tensor]]
 
@@ -202,7 +205,6 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (TypeError, 5),
     (torch.linalg.LinAlgError, 6),
 )
-_INTERRUPTED = 7
 
 
 def _run(ticket: int, mode: int, message: int, size: int) -> int:
@@ -217,7 +219,9 @@ def _run(ticket: int, mode: int, message: int, size: int) -> int:
             finally:
                 loader.loaded().close_queue(ticket)
     except KeyboardInterrupt:
-        return _say("interrupted; tensors that were waiting have no values", message, size, _INTERRUPTED)
+        # C++ raises errors alone, so the interrupt comes again: when contexts have been left, which it would prevent.
+        threading.Timer(INTERRUPT_AGAIN_AFTER, _thread.interrupt_main).start()
+        return _say("interrupted; tensors that were waiting have no values", message, size, 1)
     except BaseException as error:
         code = next((code for kind, code in _CODES if isinstance(error, kind)), 1)
         logger.debug("queued operators failed", exc_info=True)

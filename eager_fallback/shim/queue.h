@@ -23,7 +23,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <csignal>
 #include <cstdio>
 #include <memory>
 
@@ -781,8 +780,6 @@ inline std::atomic<Missed> missed{nullptr};
 using Runner = int (*)(uint64_t ticket, int options, char* message, int size);
 inline std::atomic<Runner> runner{nullptr};
 
-constexpr int kInterrupted = 7;
-
 [[noreturn]] inline void raise_as(int code, const std::string& message) {
   switch (code) {
     case 2:
@@ -837,9 +834,6 @@ inline void run_one(uint64_t ticket) {
     code = runner.load()(ticket, queue->options, message.data(), static_cast<int>(message.size()));
   }
   if (C10_UNLIKELY(code != 0)) {
-    if (code == kInterrupted) {
-      std::raise(SIGINT); // again, for the user's program, which C++ can tell of errors alone
-    }
     raise_as(code, message[0] == '\0' ? "queued operators were interrupted" : message.c_str());
   }
 }
