@@ -92,6 +92,8 @@ def main(arguments: list[str] | None = None) -> dict[int, list[float]]:
     for name, default in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=default, help=f"{default} unless given")
     given = parser.parse_args(arguments)
+    if given.device == "neuron" and not hasattr(torch, "neuron"):
+        parser.error("PyTorch has no device neuron here; `neuron-compiler setup` builds it")
     if given.eager_mode:
         torch.neuron.set_eager_mode(given.eager_mode)
     runs, losses = {}, {}
