@@ -7,7 +7,7 @@
 #include "alias.h"
 #include "device.h"
 #include "ledger.h"
-#include "queue.h"
+#include "queued_call.h"
 #include "sparse.h"
 
 #include <ATen/core/List.h>

@@ -8,7 +8,8 @@
 // ledger.h   counts per operator
 // alias.h    device tensor <-> CPU tensor on the same memory
 // sparse.h   sparse tensors: their parts on the device
-// queue.h    operators that wait, to run as one program
+// queue*.h   operators that wait, to run as one program: their text, their results, the queue, whose it is, running it
+// queued_call.h  an operator's calls, on their way into a queue
 // fallback.h the boxed kernel
 // quick.h    the same unboxed, for a few operators
 // kernels.h  operators with kernels of their own
@@ -19,6 +20,7 @@
 #include "autocast.h"
 #include "histogram.h"
 #include "kernels.h"
+#include "queue_run.h"
 #include "quick.h"
 
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
