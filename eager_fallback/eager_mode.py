@@ -30,7 +30,9 @@ logger = logging.getLogger("neuron_compiler.fallbacks")
 
 QUEUE_LIMIT = 256
 """Operators of one fused program at most: compiling takes time that grows with them."""
-PROGRAMS_KEPT = 512
+COMPILED_KEPT = 512
+ONCE_KEPT = 64
+"""Programs that came once: one that comes again later than that is taken for new."""
 INTERRUPT_AGAIN_AFTER = 0.02
 """Seconds."""
 
@@ -65,7 +67,10 @@ _modes: list[EagerMode] = [EagerMode()]
 """By the number that the library hands back; a mode in use must not move."""
 _default = _modes[0]
 _here = threading.local()
-_programs: OrderedDict[tuple[int, str], _Known] = OrderedDict()
+_compiled_programs: OrderedDict[tuple[int, str], _Known] = OrderedDict()
+_once: OrderedDict[tuple[int, str], _Known] = OrderedDict()
+_last: queued_program.QueuedProgram | None = None
+"""The program that ran last, for whoever looks for a fault."""
 _ready = False
 
 
@@ -240,17 +245,10 @@ def _say(text: str, message: int, size: int, code: int) -> int:
 
 
 def _execute(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], mode: EagerMode) -> None:
-    key = (_modes.index(mode), text)
-    known = _programs.get(key)
-    if known is None:
-        known = _programs[key] = _Known(queued_program.parse(text))
-        if len(_programs) > PROGRAMS_KEPT:
-            _programs.popitem(last=False)
-    _programs.move_to_end(key)
-    known.seen += 1
+    global _last
+    known = _known((_modes.index(mode), text), mode, inputs)
+    _last = known.program
     with queued_program.default_dtype(known.program.default_dtype):
-        if known.compiled is None and known.seen >= mode.compiles_at:
-            known.compiled = _compiled(known.program, inputs, mode)
         results, error = _results(known, inputs)
     as_cpu = torch.ops.neuron_compiler.as_cpu.default
     for output, result in zip(outputs, results, strict=True):
@@ -258,6 +256,24 @@ def _execute(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor],
             as_cpu(output).copy_(as_cpu(result))
     if error is not None:
         raise error
+
+
+def _known(key: tuple[int, str], mode: EagerMode, inputs: list[torch.Tensor]) -> _Known:
+    """The program of a text, compiled if it has come before."""
+    if (found := _compiled_programs.get(key)) is not None:
+        _compiled_programs.move_to_end(key)
+        return found
+    found = _once.pop(key, None) or _Known(queued_program.parse(key[1]))
+    found.seen += 1
+    kept, most = _once, ONCE_KEPT
+    if found.seen >= mode.compiles_at:
+        with queued_program.default_dtype(found.program.default_dtype):
+            found.compiled = _compiled(found.program, inputs, mode)
+        kept, most = _compiled_programs, COMPILED_KEPT
+    kept[key] = found
+    if len(kept) > most:
+        kept.popitem(last=False)
+    return found
 
 
 def _results(known: _Known, inputs: list[torch.Tensor]) -> tuple[Sequence[torch.Tensor | None], Exception | None]:

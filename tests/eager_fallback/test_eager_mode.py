@@ -114,7 +114,7 @@ def test_values_of_temporaries_are_not_kept() -> None:
         x = torch.ones(8, device=DEVICE)
         kept = (x + 1).exp().log() * 2
         torch.neuron.synchronize()
-    program = next(reversed(modes._programs.values())).program
+    program = modes._last
     assert len(program.calls) >= 4
     assert len(program.live) <= 2  # `kept`, and `x`, which the program fills
     assert kept.tolist() == pytest.approx([4.0] * 8)
@@ -489,3 +489,12 @@ def test_compiled_has_the_arithmetic_of_the_chip_where_asked() -> None:
     wanted = torch.compile(torch.mm, backend="neuron", options=options)(x, x.t())
     assert torch.equal(found.cpu(), wanted)
     assert not torch.equal(found.cpu(), torch.mm(x, x.t()))
+
+
+def test_numbers_that_change_leave_nothing_behind(compiled: list[int]) -> None:
+    x = torch.ones(4, device=DEVICE)
+    with torch.neuron.eager_mode("fused"):
+        for step in range(3 * modes.ONCE_KEPT):
+            assert (x * (step + 0.5)).tolist() == [step + 0.5] * 4
+    assert not compiled
+    assert len(modes._once) == modes.ONCE_KEPT
