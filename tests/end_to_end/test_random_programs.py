@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, reject, seed, settings
+from hypothesis import HealthCheck, Phase, given, reject, seed, settings
 from random_programs import Program, Step, accepted, programs
 
 from neuron_compiler.capture.functions import compile_function
@@ -68,7 +68,13 @@ def check(program: Program) -> None:
 def test_compiled_gives_what_eager_gives(block: int) -> None:
     @seed(block)
     @given(programs())
-    @settings(max_examples=EACH, derandomize=False, database=None, suppress_health_check=list(HealthCheck))
+    @settings(
+        max_examples=EACH,
+        derandomize=False,
+        database=None,
+        phases=(Phase.generate,),  # shrinking takes minutes: add it to look for the smallest program
+        suppress_health_check=list(HealthCheck),
+    )
     def differ(program: Program) -> None:
         check(program)
 
