@@ -273,16 +273,21 @@ def test_an_interrupt_reaches_the_program(monkeypatch: pytest.MonkeyPatch) -> No
         signal.raise_signal(signal.SIGINT)
 
     reached = False
-    with monkeypatch.context() as patched:
-        patched.setattr(modes, "_execute", interrupted)
-        try:
+    # Python has no handler where the process was started with the signal ignored, as in the background of a shell.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with monkeypatch.context() as patched:
+            patched.setattr(modes, "_execute", interrupted)
             try:
-                with torch.neuron.eager_mode("fused"):
-                    (torch.ones(3, device=DEVICE) + 1).tolist()
-            except RuntimeError:
-                time.sleep(10)
-        except KeyboardInterrupt:
-            reached = True
+                try:
+                    with torch.neuron.eager_mode("fused"):
+                        (torch.ones(3, device=DEVICE) + 1).tolist()
+                except RuntimeError:
+                    time.sleep(10)
+            except KeyboardInterrupt:
+                reached = True
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert reached
     assert torch.neuron.get_eager_mode() == "each"
     assert not waits()

@@ -6,6 +6,8 @@ by a rounding, no two ways of computing it agree.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, reject, seed, settings
@@ -13,8 +15,10 @@ from random_programs import Program, Step, accepted, programs
 
 from neuron_compiler.capture.functions import compile_function
 
-BLOCKS, EACH = 100, 20
-"""2,000 programs in all, in parts that can be run by themselves."""
+BLOCKS, EACH, FEW = 100, 20, 10
+"""2,000 programs in all, in parts that can be run by themselves; a few of them where there is a budget of time."""
+
+REST = pytest.mark.skipif("NEURON_TEST_BUDGET" in os.environ, reason="without a budget alone: make test-all")
 
 TOLERANCE = {torch.bfloat16: 2e-2, torch.float16: 4e-3, torch.float32: 1e-4, torch.float64: 1e-7}
 ROUNDING = {torch.bfloat16: 4e-3, torch.float16: 1e-3, torch.float32: 2e-7, torch.float64: 1e-15}
@@ -64,7 +68,7 @@ def check(program: Program) -> None:
         assert not wrong.any(), f"value {place} of {program}: {got[wrong][:4]} for {want[wrong][:4]}"
 
 
-@pytest.mark.parametrize("block", range(BLOCKS))
+@pytest.mark.parametrize("block", [*range(FEW), *(pytest.param(n, marks=REST) for n in range(FEW, BLOCKS))])
 def test_compiled_gives_what_eager_gives(block: int) -> None:
     @seed(block)
     @given(programs())
