@@ -37,6 +37,11 @@ def away(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return ~torch.isclose(found.to(wide), wanted.to(wide), rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
+def strides(x: torch.Tensor) -> list[int]:
+    """Those of dimensions with more than one element: of others, PyTorch's meta kernels tell another than its kernels."""
+    return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
+
+
 def moved(program: Program, by: float) -> list[torch.Tensor]:
     """Results and inputs afterwards, of eager, from inputs that are off by a rounding or so."""
     arguments = program.arguments()
@@ -58,7 +63,7 @@ def check(program: Program) -> None:
         raise
     found = [*compiled(*arguments), *arguments]
     for place, (got, want) in enumerate(zip(found, wanted, strict=True)):
-        meta, wanted_meta = ((t.dtype, t.shape, t.stride()) for t in (got, want))
+        meta, wanted_meta = ((t.dtype, t.shape, strides(t)) for t in (got, want))
         assert meta == wanted_meta, f"value {place} of {program}: {meta} for {wanted_meta}"
         wrong = away(got, want)
         if wrong.any():
