@@ -38,7 +38,7 @@ def away(found: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
 
 
 def strides(x: torch.Tensor) -> list[int]:
-    """Those of dimensions with more than one element: of others, PyTorch's meta kernels tell others than its kernels."""
+    """Those of dimensions with more than one element: of others, meta kernels tell others than the CPU's."""
     return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
 
 
