@@ -48,17 +48,16 @@ class EagerMode:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
-    def compiles_at(self) -> int:
-        """At which time that it comes a program is compiled."""
-        return 1 if self.name == "compiled" else 2
+    def compiles_at_once(self) -> bool:
+        """Whether a program is compiled when it comes for the first time, and not for the second."""
+        return self.name == "compiled"
 
 
 @dataclass
 class _Known:
-    """A program that was queued before."""
+    """A program, and what it was compiled to if it was."""
 
     program: queued_program.QueuedProgram
-    seen: int = 0
     compiled: Run | None = None
 
 
@@ -220,7 +219,7 @@ def _run(ticket: int, mode: int, message: int, size: int) -> int:
             try:
                 text, inputs, outputs = torch.ops.neuron_compiler.take_queue(ticket)
                 if text:
-                    _execute(text, inputs, outputs, _modes[mode])
+                    _execute(text, inputs, outputs, mode)
             finally:
                 loader.loaded().close_queue(ticket)
     except KeyboardInterrupt:
@@ -244,9 +243,9 @@ def _say(text: str, message: int, size: int, code: int) -> int:
     return code
 
 
-def _execute(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], mode: EagerMode) -> None:
+def _execute(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor], mode: int) -> None:
     global _last
-    known = _known((_modes.index(mode), text), mode, inputs)
+    known = _find((mode, text), inputs)
     _last = known.program
     with queued_program.default_dtype(known.program.default_dtype):
         results, error = _results(known, inputs)
@@ -258,15 +257,16 @@ def _execute(text: str, inputs: list[torch.Tensor], outputs: list[torch.Tensor],
         raise error
 
 
-def _known(key: tuple[int, str], mode: EagerMode, inputs: list[torch.Tensor]) -> _Known:
-    """The program of a text, compiled if it has come before."""
+def _find(key: tuple[int, str], inputs: list[torch.Tensor]) -> _Known:
+    """The program of a mode's number and a text, compiled if it has come before."""
     if (found := _compiled_programs.get(key)) is not None:
         _compiled_programs.move_to_end(key)
         return found
-    found = _once.pop(key, None) or _Known(queued_program.parse(key[1]))
-    found.seen += 1
+    mode, text = _modes[key[0]], key[1]
+    before = _once.pop(key, None)
+    found = before or _Known(queued_program.parse(text))
     kept, most = _once, ONCE_KEPT
-    if found.seen >= mode.compiles_at:
+    if before is not None or mode.compiles_at_once:
         with queued_program.default_dtype(found.program.default_dtype):
             found.compiled = _compiled(found.program, inputs, mode)
         kept, most = _compiled_programs, COMPILED_KEPT

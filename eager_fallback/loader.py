@@ -75,10 +75,7 @@ class Shim:
                 when="loading device neuron",
                 hint="remove the file; it is built again by `neuron-compiler setup`",
             ) from error
-        self._observer: object = None
-        self._runner: object = None
-        self._prepare: object = None
-        self._missed: object = None
+        self._callbacks: dict[str, object] = {}
         for name, (result, arguments) in SIGNATURES.items():
             function = getattr(self._library, name)
             function.restype, function.argtypes = result, list(arguments)
@@ -140,20 +137,19 @@ class Shim:
 
     def observe(self, observer: Callable[[bytes], int] | None) -> None:
         """Set who is told; None tells nobody."""
-        made = OBSERVER(observer) if observer is not None else OBSERVER()
-        self._library.neuron_set_observer(made)
-        self._observer = made  # C does not keep it
+        self._hand_over("neuron_set_observer", OBSERVER(observer) if observer is not None else OBSERVER())
+
+    def _hand_over(self, setter: str, callback: object) -> None:
+        getattr(self._library, setter)(callback)
+        self._callbacks[setter] = callback  # C does not keep it; the one before is not called any more
 
     def set_runner(self, runner: Callable[[int, int, int, int], int]) -> None:
         """Set who runs queued operators."""
-        made = RUNNER(runner)
-        self._library.neuron_set_runner(made)
-        self._runner = made
+        self._hand_over("neuron_set_runner", RUNNER(runner))
 
     def set_prepare(self, prepare: Callable[[], None]) -> None:
         """Set who says which operators may be queued; called once, when the first would be."""
-        self._prepare = PREPARE(prepare)  # C does not keep it
-        self._library.neuron_set_prepare(self._prepare)
+        self._hand_over("neuron_set_prepare", PREPARE(prepare))
 
     def set_queued(self, name: str, queues: int) -> None:
         """Which queues take an operator: 0 none, 1 those of one operator, 2 all; 4 more with numbers for tensors."""
@@ -161,8 +157,7 @@ class Shim:
 
     def set_missed(self, told: Callable[[bytes], None]) -> None:
         """Set who is told of operators that a queue of one operator did not take."""
-        self._missed = MISSED(told)  # C does not keep it
-        self._library.neuron_set_missed(self._missed)
+        self._hand_over("neuron_set_missed", MISSED(told))
 
     def queue_by_default(self, limit: int, mode: int) -> None:
         """Queue up to ``limit`` operators, 0 for none, in threads that enter no queue; the runner is given ``mode``."""

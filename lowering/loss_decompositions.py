@@ -44,18 +44,19 @@ def _listed(target: Tensor) -> Tensor:
     return torch.cumprod((target >= 0).to(torch.int64), 1) == 1
 
 
-def multilabel_margin_loss(x: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
+def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
     """Loss of samples [N, C] or one sample [C]; ``target`` lists classes, the first that is negative ends it."""
-    torch._check(x.dim() in (1, 2) and x.shape[-1] != 0, lambda: f"expected one or more samples, not {tuple(x.shape)}")
-    torch._check(target.shape == x.shape, lambda: f"inconsistent target size: {tuple(target.shape)}")
-    rows, listed = x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1])
+    shape = tuple(input.shape)
+    torch._check(len(shape) in (1, 2) and shape[-1] != 0, lambda: f"expected one or more samples, not {shape}")
+    torch._check(target.shape == input.shape, lambda: f"inconsistent target size: {tuple(target.shape)}")
+    rows, listed = input.reshape(-1, shape[-1]), target.reshape(-1, shape[-1])
     counts = _listed(listed)
     classes = torch.where(counts, listed, 0)
     is_target = torch.zeros_like(listed).scatter_add(1, classes, counts.to(listed.dtype)) > 0
     distance = (1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1)).clamp_min(0)
-    losses = torch.where(counts.unsqueeze(2) & ~is_target.unsqueeze(1), distance, 0).sum((1, 2)) / x.shape[-1]
+    losses = torch.where(counts.unsqueeze(2) & ~is_target.unsqueeze(1), distance, 0).sum((1, 2)) / shape[-1]
     if reduction == NONE:
-        return losses.reshape(x.shape[:-1])
+        return losses.reshape(shape[:-1])
     return losses.mean() if reduction == MEAN else losses.sum()
 
 

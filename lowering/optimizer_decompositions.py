@@ -22,6 +22,12 @@ def _given(grad: Tensor, scale: Tensor | None) -> Tensor:
     return grad if scale is None else grad / scale.to(grad.dtype)
 
 
+def _direction(grad: Tensor, param: Tensor, maximize: bool, weight_decay: float) -> Tensor:
+    """Where a parameter goes downhill, with the decay that counts as part of the gradient."""
+    grad = -grad if maximize else grad
+    return grad + param * weight_decay if weight_decay != 0 else grad
+
+
 def _unless(found_inf: Tensor | None, new: list[Tensor], old: Sequence[Tensor]) -> list[Tensor]:
     """The new tensors, or where a gradient was infinite the old."""
     if found_inf is None:
@@ -52,13 +58,10 @@ def _adam(decoupled: bool) -> Callable[..., Lists]:
         for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
             dtype = param.dtype
             step = state_steps[i].to(torch.float64)
-            kept = grad = _given(grad, grad_scale)
-            grad = -grad if maximize else grad
-            if weight_decay != 0:
-                if decoupled:
-                    param = param - _times(lr, weight_decay, dtype) * param
-                else:
-                    grad = grad + param * weight_decay
+            kept = _given(grad, grad_scale)
+            grad = _direction(kept, param, maximize, 0.0 if decoupled else weight_decay)
+            if decoupled and weight_decay != 0:
+                param = param - _times(lr, weight_decay, dtype) * param
             exp_avg = torch.lerp(exp_avgs[i], grad, 1 - beta1)
             exp_avg_sq = exp_avg_sqs[i] * beta2 + (1 - beta2) * grad * grad
             largest = torch.maximum(max_exp_avg_sqs[i], exp_avg_sq) if amsgrad else exp_avg_sq
@@ -95,10 +98,8 @@ def _sgd(
 ) -> Lists:
     made: Lists = ([], [], [])
     for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
-        kept = grad = _given(grad, grad_scale)
-        grad = -grad if maximize else grad
-        if weight_decay != 0:
-            grad = grad + param * weight_decay
+        kept = _given(grad, grad_scale)
+        grad = _direction(kept, param, maximize, weight_decay)
         if momentum != 0:
             buffer = grad if is_first_step else momentum_buffers[i] * momentum + grad * (1 - dampening)
             made[2].append(buffer.clone() if is_first_step else buffer)
@@ -128,10 +129,8 @@ def _adagrad(
     made: Lists = ([], [], [])
     for i, (param, grad) in enumerate(zip(params, grads, strict=True)):
         rate = lr / (1 + (state_steps[i].to(torch.float64) - 1) * lr_decay)
-        kept = grad = _given(grad, grad_scale)
-        grad = -grad if maximize else grad
-        if weight_decay != 0:
-            grad = grad + param * weight_decay
+        kept = _given(grad, grad_scale)
+        grad = _direction(kept, param, maximize, weight_decay)
         total = state_sums[i] + grad * grad
         param = param - rate.to(param.dtype) * grad / (total.sqrt() + eps)
         for several, one in zip(made, (param, kept, total), strict=True):

@@ -16,11 +16,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
 from neuron_compiler.capture import effects, expanded_writes, origins, replaced, symbols
-from neuron_compiler.capture.build import Builder, Segment
+from neuron_compiler.capture.build import Builder, Segment, refusal
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.compile import compile_graph
-from neuron_compiler.errors import UnsupportedOp
 from neuron_compiler.ledger import LEDGER, Entry
 from neuron_compiler.lowering import decompositions
 from neuron_compiler.observers import Capture, observers_for
@@ -112,16 +111,8 @@ def _compiler(
     return compile_fx
 
 
-def _left_to_eager(module: GraphModule, node: Node, cause: str, options: Options) -> Callable[..., Any]:
-    """The graph as it is, counted as a fallback of the node; UnsupportedOp where strict forbids it."""
-    if options.strict:
-        raise UnsupportedOp(
-            f"the graph cannot be compiled: {node.target} {cause}",
-            op=str(node.format_node()),
-            loc=location(node),
-            when="capture",
-            hint="write to the tensor before it is expanded, or run it eagerly with options={'strict': False}",
-        )
+def _left_to_eager(module: GraphModule, node: Node, cause: str) -> Callable[..., Any]:
+    """The graph as it is, counted as a fallback of the node."""
     entry = Entry("fallback", str(node.target), cause, location(node))
 
     def run(*arguments: Any) -> Any:
@@ -148,7 +139,9 @@ def neuron(
     """
     chosen = options_module.from_call(mode, options)
     if (node := expanded_writes.find(module)) is not None:
-        return _left_to_eager(module, node, expanded_writes.CAUSE, chosen)
+        if chosen.strict:
+            raise refusal(node, expanded_writes.CAUSE, expanded_writes.INSTEAD)
+        return _left_to_eager(module, node, expanded_writes.CAUSE)
     replaced.replace(module)
     label = f"graph{next(_numbers)}"
     capture = Capture.now(chosen, lambda: _readable(module))

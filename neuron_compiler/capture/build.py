@@ -277,13 +277,18 @@ class Builder:
     def _refuse_fallbacks(self) -> None:
         for node, placement in self.partition.placements.items():
             if placement.role is Role.EAGER and node.target is not operator.getitem:
-                raise UnsupportedOp(
-                    f"{node.target} cannot be compiled: {placement.cause}",
-                    op=str(node.format_node()),
-                    loc=location(node),
-                    when="capture",
-                    hint="run it eagerly with options={'strict': False}, or add a rule: docs/add_an_op.md",
-                )
+                raise refusal(node, placement.cause, "add a rule: docs/add_an_op.md")
+
+
+def refusal(node: Node, cause: str, instead: str) -> UnsupportedOp:
+    """What ``strict`` raises for a node that would run eagerly; ``instead`` is what else the user can do."""
+    return UnsupportedOp(
+        f"{node.target} cannot be compiled: {cause}",
+        op=str(node.format_node()),
+        loc=location(node),
+        when="capture",
+        hint=f"run it eagerly with options={{'strict': False}}, or {instead}",
+    )
 
 
 def _device(device: torch.device) -> torch.device:

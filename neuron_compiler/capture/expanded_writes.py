@@ -16,6 +16,7 @@ from torch.fx import GraphModule, Node
 from torch.multiprocessing.reductions import StorageWeakRef
 
 CAUSE = "writes through an expanded view, which PyTorch gets wrong when it traces it"
+INSTEAD = "write to the tensor before it is expanded"
 
 IN_PLACE = frozenset(
     {

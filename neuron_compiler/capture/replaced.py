@@ -29,14 +29,10 @@ def _functional(
     return multilabel_margin_loss(input, target, _reduction.get_enum(reduction))
 
 
-def _operator(input: torch.Tensor, target: torch.Tensor, reduction: int = 1) -> torch.Tensor:
-    return multilabel_margin_loss(input, target, reduction)
-
-
 REPLACED: dict[Any, Callable[..., Any]] = {
     F.multilabel_margin_loss: _functional,
-    torch._C._nn.multilabel_margin_loss: _operator,
-    torch.ops.aten.multilabel_margin_loss.default: _operator,
+    torch._C._nn.multilabel_margin_loss: multilabel_margin_loss,
+    torch.ops.aten.multilabel_margin_loss.default: multilabel_margin_loss,
 }
 
 
