@@ -32,9 +32,11 @@ def test_op(case: Case, record_property: Callable[[str, object], None]) -> None:
     if not samples:
         pytest.skip("the database has no sample of this dtype that eager accepts")
     program = case.program()
-    want = case.observe(program, samples)
+    want = case.observe(program, samples, seed=1)
+    # What draws nothing may differ, too: LAPACK's last bits depend on where its arguments lie.
+    draws = not torch.equal(torch.get_rng_state(), torch.Generator().manual_seed(1).get_state())
     again = case.observe(program, samples, seed=2)
-    random = not _equal(want, again)
+    random = draws and not _equal(want, again)
     compiled = torch.compile(program, backend="neuron")
     got = case.observe(compiled, samples)
     wrong = observed.faults(got, want, case.near(random))
