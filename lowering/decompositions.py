@@ -21,6 +21,7 @@ import neuron_compiler.lowering.ops  # noqa: F401  (fills the registry)
 from neuron_compiler.lowering import (
     fast_path_decompositions,
     foreach_decompositions,
+    kernel_decompositions,
     linalg_decompositions,
     loss_decompositions,
     optimizer_decompositions,
@@ -49,6 +50,7 @@ def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch
 
 OWN: dict[Any, Callable[..., Any]] = {
     aten.native_dropout.default: native_dropout,
+    **kernel_decompositions.DECOMPOSITIONS,
     **linalg_decompositions.DECOMPOSITIONS,
     **fast_path_decompositions.DECOMPOSITIONS,
     **foreach_decompositions.DECOMPOSITIONS,

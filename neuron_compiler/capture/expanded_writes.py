@@ -57,6 +57,9 @@ def _views(value: Any) -> Iterator[torch.Tensor]:
 
 def _tensor(node: Node) -> torch.Tensor | None:
     found = node.meta.get("example_value", node.meta.get("val"))
+    # What vmap and grad hand to a function has no storage of its own: the tensor inside has.
+    while isinstance(found, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(found):
+        found = torch._C._functorch.get_unwrapped(found)
     return found if isinstance(found, torch.Tensor) and found.layout is torch.strided else None
 
 

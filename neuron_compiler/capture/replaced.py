@@ -1,7 +1,7 @@
-"""Functions that PyTorch computes wrong once it traces them, and what stands in their place in Dynamo's graph.
+"""Functions that PyTorch traces wrong or not at all, and what stands in their place in Dynamo's graph.
 
 ``multilabel_margin_loss``: its decomposition, which tracing takes whatever the backend, counts class 0 as a target for
-every entry after the list of targets has ended.
+every entry after the list of targets has ended. ``flex_attention``: one node that would run eagerly.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch.fx import GraphModule
 from torch.nn import _reduction
 from torch.nn import functional as F
 
+from neuron_compiler.capture.flexible_attention import flex_attention
 from neuron_compiler.lowering.loss_decompositions import multilabel_margin_loss
 
 
@@ -33,6 +34,7 @@ REPLACED: dict[Any, Callable[..., Any]] = {
     F.multilabel_margin_loss: _functional,
     torch._C._nn.multilabel_margin_loss: multilabel_margin_loss,
     torch.ops.aten.multilabel_margin_loss.default: multilabel_margin_loss,
+    torch.ops.higher_order.flex_attention: flex_attention,
 }
 
 

@@ -48,3 +48,26 @@ def test_a_switch_that_is_off() -> None:
         given = X, s, z, torch.tensor([on]), -8, 7
         wanted, found = overload(*given), torch.compile(overload, backend="neuron")(*given)
         assert all(map(torch.equal, found, wanted))
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_scale_and_zero_point_that_are_learned(axis: int | None) -> None:
+    count = 1 if axis is None else X.shape[axis]
+    weights = torch.linspace(-1, 1, X.numel()).reshape(X.shape)
+
+    def run(x: torch.Tensor, scale: torch.Tensor) -> list[torch.Tensor]:
+        made = []
+        # Halves, where it shows that ATen rounds one way forward and another way backward.
+        for first, low, high in ((3.5, -8, 7), (2.5, -8, 7), (-4.0, -8, 7), (-0.5, 0, 255), (300.0, 0, 255)):
+            points = (torch.arange(count) * 1.5 + first).requires_grad_()
+            if axis is None:
+                result = torch._fake_quantize_learnable_per_tensor_affine(x, scale, points, low, high, 0.5)
+            else:
+                result = torch._fake_quantize_learnable_per_channel_affine(x, scale, points, axis, low, high, 0.5)
+            made += [result, *torch.autograd.grad((result * weights).sum(), (x, scale, points))]
+        return made
+
+    given = X.clone().requires_grad_(), torch.linspace(0.1, 0.4, count).requires_grad_()
+    for mine, theirs in zip(torch.compile(run, backend="neuron")(*given), run(*given), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    assert LEDGER.total("fallback") == 0

@@ -20,12 +20,15 @@ EXPANDED: dict[str, Write] = {
     "a row": lambda x: x.expand(2, 3)[0].mul_(5),
     "transposed": lambda x: x.expand(2, 3).t().select(1, 1).add_(1),
     "function": lambda x: torch.zero_(x.broadcast_to(2, 3)),
+    "under vmap": lambda x: torch.vmap(lambda one: one.expand(2).fill_(3))(x),
 }
 ORDINARY: dict[str, Write] = {
     "base": lambda x: (x.expand(2, 3).sum(), x.mul_(2)),
     "size 1": lambda x: x.expand(1, 3).fill_(3),
     "a copy": lambda x: x.expand(2, 3).clone().fill_(3),
     "a view": lambda x: x[1:].zero_(),
+    "under vmap": lambda x: torch.vmap(lambda row: row.mul_(2))(x[:, None]),
+    "of a copy under vmap": lambda x: x.copy_(torch.vmap(lambda row: row.clone().fill_(3).sum())(x[:, None])),
 }
 
 
