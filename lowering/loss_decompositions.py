@@ -13,9 +13,14 @@ aten = torch.ops.aten
 NONE, MEAN = 0, 1  # at::Reduction
 
 
+def _classes(x: Tensor) -> int:
+    """Scores of a sample; a number is one sample of one class."""
+    return x.shape[-1] if x.dim() else 1
+
+
 def _share(x: Tensor, reduction: int) -> float:
     """What one pair of classes counts: a loss is a mean over classes, and over samples where that is asked for."""
-    return 1 / (x.numel() if reduction == MEAN else x.shape[-1])
+    return 1 / (x.numel() if reduction == MEAN else _classes(x))
 
 
 def multi_margin_loss_backward(
@@ -27,8 +32,8 @@ def multi_margin_loss_backward(
     weight: Tensor | None = None,
     reduction: int = MEAN,
 ) -> Tensor:
-    """Gradient of samples [N, C] or one sample [C], ``target`` [N] or a number."""
-    rows, classes = x.reshape(-1, x.shape[-1]), target.reshape(-1, 1)
+    """Gradient of samples [N, C], one sample [C] or a number; ``target`` [N] or a number."""
+    rows, classes = x.reshape(-1, _classes(x)), target.reshape(-1, 1)
     distance = margin - rows.gather(1, classes) + rows
     others = torch.arange(rows.shape[1], device=x.device) != classes
     slope = _share(x, reduction) * (1.0 if p == 1 else 2 * distance)
@@ -45,16 +50,17 @@ def _listed(target: Tensor) -> Tensor:
 
 
 def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int = MEAN) -> Tensor:
-    """Loss of samples [N, C] or one sample [C]; ``target`` lists classes, the first that is negative ends it."""
-    shape = tuple(input.shape)
-    torch._check(len(shape) in (1, 2) and shape[-1] != 0, lambda: f"expected one or more samples, not {shape}")
-    torch._check(target.shape == input.shape, lambda: f"inconsistent target size: {tuple(target.shape)}")
-    rows, listed = input.reshape(-1, shape[-1]), target.reshape(-1, shape[-1])
+    """Loss of samples [N, C], one sample [C] or a number; ``target`` lists classes, the first negative one ends it."""
+    shape, count = tuple(input.shape), _classes(input)
+    torch._check(len(shape) <= 2 and count != 0, lambda: f"expected one or more samples, not {shape}")
+    alike = target.shape == input.shape if len(shape) == 2 else target.dim() <= 1 and target.numel() == count
+    torch._check(alike, lambda: f"inconsistent target size: {tuple(target.shape)}")
+    rows, listed = input.reshape(-1, count), target.reshape(-1, count)
     counts = _listed(listed)
     classes = torch.where(counts, listed, 0)
     is_target = torch.zeros_like(listed).scatter_add(1, classes, counts.to(listed.dtype)) > 0
     distance = (1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1)).clamp_min(0)
-    losses = torch.where(counts.unsqueeze(2) & ~is_target.unsqueeze(1), distance, 0).sum((1, 2)) / shape[-1]
+    losses = torch.where(counts.unsqueeze(2) & ~is_target.unsqueeze(1), distance, 0).sum((1, 2)) / count
     if reduction == NONE:
         return losses.reshape(shape[:-1])
     return losses.mean() if reduction == MEAN else losses.sum()
@@ -63,8 +69,8 @@ def multilabel_margin_loss(input: Tensor, target: Tensor, reduction: int = MEAN)
 def multilabel_margin_loss_backward(
     grad_output: Tensor, x: Tensor, target: Tensor, reduction: int, is_target: Tensor
 ) -> Tensor:
-    """Gradient of samples [N, C] or one sample [C]; ``target`` lists classes, the first that is negative ends it."""
-    rows, listed = x.reshape(-1, x.shape[-1]), target.reshape(-1, x.shape[-1])
+    """Gradient of samples [N, C], one sample [C] or a number; ``target`` lists classes, the first negative ends it."""
+    rows, listed = x.reshape(-1, _classes(x)), target.reshape(-1, _classes(x))
     counts = _listed(listed)
     classes = torch.where(counts, listed, 0)
     distance = 1 - rows.gather(1, classes).unsqueeze(2) + rows.unsqueeze(1)

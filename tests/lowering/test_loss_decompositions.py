@@ -70,3 +70,15 @@ def test_masked_softmax(dim: int | None) -> None:
     wanted = torch.ops.aten._masked_softmax_backward(grad, output, mask, dim)
     found = loss_decompositions.masked_softmax_backward(grad, output, mask, dim)
     torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+@pytest.mark.parametrize("reduction", REDUCTIONS)
+def test_a_number_is_a_sample_of_one_class(reduction: str) -> None:
+    """With no other class there is nothing to lose against, and a loss of ``none`` has no dimension either."""
+    x, target = torch.tensor(0.7), torch.tensor(0)
+    for loss in (F.multilabel_margin_loss, F.multi_margin_loss):
+        wanted, found = gradients(lambda x, loss=loss: loss(x, target, reduction=reduction), x)
+        assert found.shape == wanted.shape == ()
+        assert found == wanted == 0
+    result = torch.compile(F.multilabel_margin_loss, backend="neuron")(x, target, reduction=reduction)
+    assert (result.shape, result.item()) == ((), 0)
