@@ -12,7 +12,7 @@ import torch
 from neuron_compiler.ir.graph import TensorType, TupleType
 from neuron_compiler.lowering import checks
 from neuron_compiler.lowering.addressing import Rows
-from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, quotient, widen
+from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, quotient
 from neuron_compiler.lowering.order import largest, smallest
 from neuron_compiler.opdef import Kind, op, per_input_element
 
@@ -21,8 +21,11 @@ aten = torch.ops.aten
 
 @op(aten.histc.default, kind=Kind.REDUCTION, work=per_input_element(flops=4))
 def histc(x: Array, bins: int = 100, low: Any = 0, high: Any = 0, *, out: TensorType) -> Array:
-    """Elements outside the range, and NaN, are in no bin; the last bin holds its upper edge, too."""
-    flat = widen(x).reshape(-1)
+    """Elements outside the range, and NaN, are in no bin; the last bin holds its upper edge, too.
+
+    Half precisions round each step on the way to the bin, as ATen's kernel does, and not the result alone.
+    """
+    flat = x.reshape(-1)
     own = dtype_of(flat)
     first, last = constant(low, own), constant(high, own)
     if low == high and flat.size:

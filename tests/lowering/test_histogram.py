@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
+from against_aten import lower
 from many_calls import Batch, failures
 
 aten = torch.ops.aten
@@ -49,3 +51,13 @@ def test_points_of_several_dimensions() -> None:
             check(aten._histogramdd_bin_edges.default, points, [3, 2], range=span)
             check(aten._histogramdd_from_bin_cts.default, points, [3, 2], range=span, density=True)
         check(aten._histogramdd_from_bin_tensors.default, points, edges, weight=torch.arange(40.0))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precisions_round_each_step_on_the_way_to_the_bin(dtype: torch.dtype) -> None:
+    x = (torch.randn(200, generator=torch.Generator().manual_seed(0)) * 5).to(dtype)
+    for bins, low, high in ((100, 0, 0), (100, -10, 10), (33, -1.3, 2.7)):
+        wanted = torch.histc(x, bins, low, high)
+        assert torch.equal(lower(aten.histc.default, x, bins, low, high), wanted)
+        if low == -10:
+            assert not torch.equal(torch.histc(x.float(), bins, low, high).to(dtype), wanted), "the steps matter"
