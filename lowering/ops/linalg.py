@@ -13,10 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
-from jax import lax
-from jaxlib import lapack
 
 from neuron_compiler.ir.graph import TensorType, TupleType
+from neuron_compiler.lowering import lapack
 from neuron_compiler.lowering.checks import require
 from neuron_compiler.lowering.numeric import Array, cast, narrow
 from neuron_compiler.opdef import Call, Kind, Work, WorkRule, op
@@ -62,7 +61,7 @@ def cholesky_factor(x: Array, upper: bool) -> tuple[Array, Array]:
     # jax's own cholesky drops info. LAPACK wants columns together: a layout, not a transpose.
     columns = (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
     factorise = jax.ffi.ffi_call(
-        lapack.prepare_lapack_call("potrf_ffi", x.dtype),
+        lapack.target("potrf_ffi", x.dtype),
         (jax.ShapeDtypeStruct(x.shape, x.dtype), jax.ShapeDtypeStruct(batch, np.int32)),
         input_layouts=[columns],
         output_layouts=[columns, None],
@@ -109,7 +108,7 @@ def lu_factor(x: Array) -> tuple[Array, Array, Array]:
     *batch, m, n = x.shape
     if x.size == 0:
         return x, jnp.zeros((*batch, min(m, n)), jnp.int32), jnp.zeros(tuple(batch), jnp.int32)
-    packed, pivots, _ = lax.linalg.lu(x)
+    packed, pivots, _ = lapack.linalg().lu(x)
     zero = jnp.diagonal(packed, axis1=-2, axis2=-1) == 0
     first = jnp.argmax(zero, axis=-1).astype(jnp.int32) + 1
     return packed, pivots.astype(jnp.int32) + 1, jnp.where(jnp.any(zero, axis=-1), first, 0)
@@ -119,7 +118,7 @@ def row_order(pivots: Array, rows: int) -> Array:
     """The rows of A in the order in which L·U has them, from LAPACK's pivots."""
     if pivots.size == 0:
         return jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), (*pivots.shape[:-1], rows))
-    return lax.linalg.lu_pivots_to_permutation(pivots - 1, rows)
+    return lapack.linalg().lu_pivots_to_permutation(pivots - 1, rows)
 
 
 def _unpacked(packed: Array, pivots: Array) -> tuple[Array, Array, Array]:
@@ -160,6 +159,7 @@ def lu_unpack(
 
 def _reflectors(x: Array) -> tuple[Array, Array]:
     """LAPACK's geqrf: R above the reflectors, and their factors."""
+    lapack.load()
     packed, tau = jnp.linalg.qr(x, mode="raw")
     # numpy's raw mode gives the packed matrix transposed, as FORTRAN would see it.
     return jnp.swapaxes(packed, -1, -2), tau
@@ -179,18 +179,18 @@ def qr(x: Array, mode: str = "reduced", *, out: TupleType) -> tuple[Array, Array
         return jnp.broadcast_to(eye, shape), nothing(out, 1)
     if mode == "r":
         return nothing(out, 0), jnp.triu(_reflectors(x)[0][..., : min(m, n), :])
-    q, r = lax.linalg.qr(x, full_matrices=mode == "complete")
+    q, r = lapack.linalg().qr(x, full_matrices=mode == "complete")
     return q, r
 
 
 @op(aten.linalg_householder_product.default, kind=Kind.OTHER, work=cubic(2))
 def householder_product(x: Array, tau: Array) -> Array:
-    return lax.linalg.householder_product(x, tau) if x.size else x
+    return lapack.linalg().householder_product(x, tau) if x.size else x
 
 
 @op(aten.ormqr.default, kind=Kind.OTHER, work=cubic(4))
 def ormqr(x: Array, tau: Array, c: Array, left: bool = True, transpose: bool = False) -> Array:
-    return lax.linalg.ormqr(x, tau, c, left=left, transpose=transpose) if c.size and tau.size else c
+    return lapack.linalg().ormqr(x, tau, c, left=left, transpose=transpose) if c.size and tau.size else c
 
 
 @op(aten._linalg_svd.default, kind=Kind.OTHER, work=cubic(6))
@@ -205,8 +205,8 @@ def svd(
         u, vh = square
         return u, nothing(out, 1), vh
     if not compute_uv:
-        return nothing(out, 0), lax.linalg.svd(x, compute_uv=False), nothing(out, 2)
-    u, s, vh = lax.linalg.svd(x, full_matrices=full_matrices)
+        return nothing(out, 0), lapack.linalg().svd(x, compute_uv=False), nothing(out, 2)
+    u, s, vh = lapack.linalg().svd(x, full_matrices=full_matrices)
     return u, s, vh
 
 
@@ -222,7 +222,7 @@ def eigh(x: Array, UPLO: str = "L", compute_v: bool = True, *, out: TupleType) -
     )
     if x.size == 0:
         return nothing(out, 0), nothing(out, 1)
-    vectors, values = lax.linalg.eigh(x, lower=UPLO.upper() == "L", symmetrize_input=False)
+    vectors, values = lapack.linalg().eigh(x, lower=UPLO.upper() == "L", symmetrize_input=False)
     return values, vectors if compute_v else nothing(out, 1)
 
 
@@ -230,7 +230,7 @@ def _eig(x: Array, vectors: bool, out: Callable[[int], TensorType]) -> list[Arra
     require(jnp.all(jnp.isfinite(x)), "torch.linalg.eig: input tensor should not contain infs or NaNs.", RuntimeError)
     if x.size == 0:
         return [cast(jnp.zeros(out(i).shape), out(i).dtype) for i in range(1 + vectors)]
-    found = lax.linalg.eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=vectors)
+    found = lapack.linalg().eig(x, compute_left_eigenvectors=False, compute_right_eigenvectors=vectors)
     return [narrow(part, out(i)) for i, part in enumerate(found)]
 
 

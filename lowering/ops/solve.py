@@ -6,10 +6,10 @@ from math import prod
 
 import jax.numpy as jnp
 import torch
-from jax import lax
 from jax.scipy.linalg import expm
 
 from neuron_compiler.ir.graph import DType, TensorType
+from neuron_compiler.lowering import lapack
 from neuron_compiler.lowering.numeric import Array, cast, narrow
 from neuron_compiler.lowering.ops.linalg import check_info, conjugate_transpose, cubic, lu_factor, precision, row_order
 from neuron_compiler.opdef import Call, Kind, Work, WorkRule, op, per_element
@@ -41,7 +41,7 @@ def solve_triangle(
     a, b = (jnp.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, b))
     if a.size == 0 or b.size == 0:
         return b
-    return lax.linalg.triangular_solve(
+    return lapack.linalg().triangular_solve(
         a, b, left_side=left, lower=not upper, unit_diagonal=unit, transpose_a=transpose, conjugate_a=conjugate
     )
 
@@ -125,10 +125,10 @@ def pinv(
     if x.size == 0:
         return jnp.zeros(out.shape, x.dtype)
     if hermitian:
-        vectors, values = lax.linalg.eigh(x, symmetrize_input=False)
+        vectors, values = lapack.linalg().eigh(x, symmetrize_input=False)
         left, right, sizes = vectors, conjugate_transpose(vectors), jnp.abs(values)
     else:
-        u, values, vh = lax.linalg.svd(x, full_matrices=False)
+        u, values, vh = lapack.linalg().svd(x, full_matrices=False)
         left, right, sizes = conjugate_transpose(vh), conjugate_transpose(u), values
     greatest = jnp.max(sizes, axis=-1)
     default = jnp.asarray(precision(x) * max(x.shape[-2:]), greatest.dtype)
@@ -152,6 +152,7 @@ def matrix_exp(x: Array, *, out: TensorType) -> Array:
         return x
     # In double: squaring loses what float32 has left of large results, of which ATen's own series keeps more.
     wide = cast(x, DType.C128 if out.dtype.is_complex else DType.F64)
+    lapack.load()
     return narrow(jnp.exp(wide) if x.shape[-1] == 1 else expm(wide, max_squarings=64), out)
 
 
