@@ -6,12 +6,13 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["LEDGER", "Options", "__version__", "neuron"]
+__all__ = ["LEDGER", "Options", "__version__", "neuron", "recompile_report"]
 
 _PUBLIC = {
     "neuron": "neuron_compiler.capture",
     "LEDGER": "neuron_compiler.ledger",
     "Options": "neuron_compiler.options",
+    "recompile_report": "neuron_compiler.report.recompiles",
 }
 
 

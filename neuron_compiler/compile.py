@@ -76,6 +76,9 @@ class Observer:
     def compiled(self, compilation: Compilation) -> None:
         """All of it."""
 
+    def note(self, name: str, text: Callable[[], str]) -> None:
+        """A text about the graph, under a file's name: why it was compiled again, which sizes were padded."""
+
 
 _recorders: list[list[Compilation]] = []
 

@@ -86,3 +86,7 @@ class RuntimeFault(NeuronCompilerError, RuntimeError):
 
 class DeviceError(NeuronCompilerError, RuntimeError):
     """Device neuron cannot be built, or not be registered in this process."""
+
+
+class RecompileWarning(UserWarning):
+    """One function is compiled again and again; the text is the report of why."""

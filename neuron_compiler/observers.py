@@ -97,6 +97,10 @@ class Observers(Observer):
         for observer in self.observers:
             observer.compiled(compilation)
 
+    def note(self, name: str, text: Callable[[], str]) -> None:
+        for observer in self.observers:
+            observer.note(name, text)
+
 
 class Metrics(Observer):
     """Keeps how long each stage took."""

@@ -19,6 +19,8 @@ VERIFY_LEVELS = ("off", "stage", "every")
 MAX_DEVICES = 128
 EAGER_MODES = ("each", "fused", "compiled")
 FALLBACK_MODES = ("silent", "warn", "error")
+POWERS_OF_2 = "powers_of_2"
+MULTIPLES_OF = "multiples_of_"
 MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -39,6 +41,10 @@ class Options:
             ``NEURON_COMPILER_PASS_LIMIT``.
         program_cache_size: how many bindings of a dynamic graph's symbols are kept compiled, least recently used
             dropped first. ``NEURON_COMPILER_PROGRAM_CACHE_SIZE``.
+        buckets: sizes that dynamic ones are padded to where that provably changes no result: a tuple of sizes,
+            ``"powers_of_2"`` or ``"multiples_of_64"`` (any number); None pads nothing. ``NEURON_COMPILER_BUCKETS``.
+        recompile_warning: after how many recompiles of one function a RecompileWarning says why; None for never.
+            ``NEURON_COMPILER_RECOMPILE_WARNING``.
     """
 
     target: str = "trn2"
@@ -48,6 +54,8 @@ class Options:
     verify: str = "stage"
     pass_limit: int | None = None
     program_cache_size: int = 64
+    buckets: str | tuple[int, ...] | None = None
+    recompile_warning: int | None = 5
 
     def __post_init__(self) -> None:
         _one_of("target", self.target, TARGETS)
@@ -63,10 +71,30 @@ class Options:
             raise OptionsError(
                 f"option 'program_cache_size' takes a whole number from 1, not {self.program_cache_size!r}"
             )
+        if self.recompile_warning is not None and (not _is_count(self.recompile_warning) or self.recompile_warning < 1):
+            raise OptionsError(
+                f"option 'recompile_warning' takes a whole number from 1 or None, not {self.recompile_warning!r}"
+            )
+        object.__setattr__(self, "buckets", _buckets(self.buckets))
 
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _buckets(given: object) -> str | tuple[int, ...] | None:
+    """The option's value in its one form: sizes as a tuple in rising order."""
+    if given is None or given == POWERS_OF_2:
+        return given
+    if isinstance(given, str) and given.startswith(MULTIPLES_OF):
+        step = given.removeprefix(MULTIPLES_OF)
+        if step.isascii() and step.isdecimal() and int(step) >= 1:
+            return f"{MULTIPLES_OF}{int(step)}"
+    if isinstance(given, tuple | list) and given and all(_is_count(size) and size >= 2 for size in given):
+        return tuple(sorted(set(given)))
+    raise OptionsError(
+        f"option 'buckets' takes sizes from 2, {POWERS_OF_2!r}, '{MULTIPLES_OF}64' or None, not {given!r}"
+    )
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
@@ -87,11 +115,14 @@ def _parse(variable: str, name: str, text: str) -> Any:
         if lowered in ("0", "false", "no", "off", ""):
             return False
         raise OptionsError(f"{variable} is {text!r}; it takes 1 or 0")
-    if name in ("pass_limit", "program_cache_size"):
+    if name in ("pass_limit", "program_cache_size", "recompile_warning"):
         try:
             return int(text)
         except ValueError:
             raise OptionsError(f"{variable} is {text!r}; it takes a whole number") from None
+    if name == "buckets" and text[:1].isdecimal():
+        parts = [part.strip() for part in text.split(",")]
+        return tuple(int(part) if part.isascii() and part.isdecimal() else part for part in parts)
     return text
 
 

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from neuron_compiler.ledger import LEDGER, Entry
-from neuron_compiler.runtime import Executable
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class Fresh:
 class RunExecutable:
     """Run a compiled segment."""
 
-    executable: Executable
+    executable: Callable[[SequenceOf[torch.Tensor]], list[torch.Tensor]]
     reads: tuple[int, ...]
     writes: tuple[int, ...]
 

@@ -28,7 +28,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("interop",),
     ("passes", "lowering"),
     ("runtime",),
-    ("compile", "sequence"),
+    ("compile", "sequence", "buckets"),
     ("report", "progress"),
     ("dump", "artifacts"),
     ("observers",),

@@ -15,15 +15,19 @@ from torch.fx import GraphModule, Node
 from torch.utils._python_dispatch import _disable_current_modes
 
 from neuron_compiler import options as options_module
+from neuron_compiler.buckets.padded import PaddedExecutable
 from neuron_compiler.capture import effects, expanded_writes, origins, replaced, symbols
+from neuron_compiler.capture.buckets import Buckets
 from neuron_compiler.capture.build import Builder, Segment, refusal
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
-from neuron_compiler.compile import compile_graph
+from neuron_compiler.capture.watch import Caller, Watch
+from neuron_compiler.compile import Observer
 from neuron_compiler.ledger import LEDGER, Entry
 from neuron_compiler.lowering import decompositions
 from neuron_compiler.observers import Capture, observers_for
 from neuron_compiler.options import Options
+from neuron_compiler.report import recompiles
 from neuron_compiler.runtime import Executable
 from neuron_compiler.sequence import Sequence
 
@@ -44,6 +48,7 @@ class CompiledGraph:
         options: Options,
         capture: Capture,
         argument_origins: Mapping[int, str],
+        caller: Caller,
     ) -> None:
         effects.compile_checks(module)
         self.module = module
@@ -51,11 +56,14 @@ class CompiledGraph:
         self.options = options
         self.capture = capture
         self.argument_origins = argument_origins
+        self.caller = caller
         self.sources = symbols.sources(examples)
+        self.buckets = Buckets(examples, options)
         self._sequences: OrderedDict[tuple[int | float, ...], Sequence] = OrderedDict()
+        self._last: tuple[int | float, ...] = ()
         self._lock = threading.Lock()
         if not self.sources:
-            self._sequences[()] = self._build(())
+            self._sequences[()] = self._build((), self._watch(()))
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         return self._sequence(arguments)(arguments)
@@ -68,26 +76,56 @@ class CompiledGraph:
             if (found := self._sequences.get(key)) is not None:
                 self._sequences.move_to_end(key)
                 return found
-            built = self._sequences[key] = self._build(key)
+            watch = self._watch(key)
+            built = self._sequences[key] = self._build(key, watch)
+            self._last = key
             if len(self._sequences) > self.options.program_cache_size:
-                self._sequences.popitem(last=False)
+                dropped, _ = self._sequences.popitem(last=False)
                 LEDGER.record(Entry("evicted", self.name, "program_cache_size"))
-            return built
+                watch.dropped(self._numbers(dropped))
+        self.caller.function.warn_after(self.options.recompile_warning)
+        return built
 
-    def _build(self, key: tuple[int | float, ...]) -> Sequence:
+    def _numbers(self, key: tuple[int | float, ...]) -> dict[str, int | float]:
+        return {str(source.symbol): number for source, number in zip(self.sources, key, strict=False)}
+
+    def _watch(self, key: tuple[int | float, ...]) -> Watch:
+        return Watch(self.options, self.caller, self._numbers(key), self._numbers(self._last))
+
+    def _build(self, key: tuple[int | float, ...], watch: Watch) -> Sequence:
         binding = Binding({source.symbol: number for source, number in zip(self.sources, key, strict=True)})
-        name = self.name + "".join(f"_{number}" for number in key)
-        observer = observers_for(self.options, name, self.capture)
-        observer.traced(self.capture.dynamo, lambda: _readable(self.module))
-
-        def compile_segment(segment: Segment) -> Executable:
-            return compile_graph(segment.graph, segment.inputs, segment.outputs, self.options, observer).executable
-
         # Tracing may be under way around us: what is built here is real, not traced.
         with _disable_current_modes():
-            builder = Builder(self.module, binding, name, compile_segment, self.options.strict, self.argument_origins)
+            if not self.buckets.symbols:
+                observer = watch.observe(lambda: self._observer(self._name(binding)))
+            builder = self._builder(binding)
+            plan, left_out = self.buckets.plan(builder, self._builder)
+            watch.planned(plan, left_out)
+            if self.buckets.symbols:
+                name = self._name(binding) if plan is None else plan.name
+                observer = watch.observe(lambda: self._observer(name))
             observer.placed(builder.partition.entries())
-            return builder.build()
+
+            def executable(segment: Segment, stage: int) -> Executable | PaddedExecutable:
+                if plan is None:
+                    return watch.compile(segment)
+                return self.buckets.executable(plan, segment, stage, watch.compile)
+
+            built = builder.build(executable)
+            watch.end()
+            return built
+
+    def _name(self, binding: Binding) -> str:
+        return self.name + "".join(f"_{binding.numbers[source.symbol]}" for source in self.sources)
+
+    def _builder(self, binding: Binding) -> Builder:
+        """A builder of the graph, at any numbers of its symbols."""
+        return Builder(self.module, binding, self._name(binding), self.options.strict, self.argument_origins)
+
+    def _observer(self, name: str) -> Observer:
+        observer = observers_for(self.options, name, self.capture)
+        observer.traced(self.capture.dynamo, lambda: _readable(self.module))
+        return observer
 
 
 def _readable(module: GraphModule) -> str:
@@ -96,10 +134,10 @@ def _readable(module: GraphModule) -> str:
 
 
 def _compiler(
-    kind: str, label: str, options: Options, capture: Capture, argument_origins: Mapping[int, str]
+    kind: str, label: str, options: Options, capture: Capture, argument_origins: Mapping[int, str], caller: Caller
 ) -> Callable[[GraphModule, SequenceOf[Any]], Any]:
     def compile_fx(module: GraphModule, examples: SequenceOf[Any]) -> Any:
-        compiled = CompiledGraph(module, examples, f"{label}_{kind}", options, capture, argument_origins)
+        compiled = CompiledGraph(module, examples, f"{label}_{kind}", options, capture, argument_origins, caller)
 
         # A plain function: Dynamo wraps the backward's callable, and keeps the mark only of functions.
         def run(arguments: list[Any]) -> list[Any]:
@@ -146,12 +184,16 @@ def neuron(
     label = f"graph{next(_numbers)}"
     capture = Capture.now(chosen, lambda: _readable(module))
     names = origins.of_dynamo(module)
+    caller, row = Caller.now(module, label)
     backend = aot_autograd(
-        fw_compiler=_compiler("forward", label, chosen, capture, names),
-        bw_compiler=_compiler("backward", label, chosen, capture, names),
-        inference_compiler=_compiler("inference", label, chosen, capture, names),
+        fw_compiler=_compiler("forward", label, chosen, capture, names, caller),
+        bw_compiler=_compiler("backward", label, chosen, capture, names, caller),
+        inference_compiler=_compiler("inference", label, chosen, capture, names, caller),
         decompositions=decompositions.table(),
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    return backend(module, examples)  # type: ignore[no-any-return]
+    with recompiles.timed(row):
+        compiled = backend(module, examples)
+    caller.function.warn_after(chosen.recompile_warning)
+    return compiled  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.dtypes import TORCH
 from neuron_compiler.errors import CaptureError, UnsupportedOp
 from neuron_compiler.ir.graph import Constant, Graph, Input, TensorType
-from neuron_compiler.runtime import CPU, Executable, Layout
+from neuron_compiler.runtime import CPU, Layout
 from neuron_compiler.sequence import Fresh, RunEager, RunExecutable, Sequence, Slot, Step, Writeback
 
 CONSTANT_LIMIT_BYTES = 1024
@@ -35,7 +35,17 @@ class Segment:
     outputs: tuple[Layout, ...]
 
 
-Compile = Callable[[Segment], Executable]
+Compile = Callable[[Segment, int], Callable[[Any], list[torch.Tensor]]]
+"""Makes of a segment, and the number of its stage, what runs it."""
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A segment with the nodes that it reads and gives."""
+
+    segment: Segment
+    reads: tuple[Node, ...]
+    gives: tuple[Node, ...]
 
 
 class Builder:
@@ -45,7 +55,6 @@ class Builder:
         module: functional ATen graph with fake values in ``meta["val"]``.
         binding: numbers of its symbols.
         name: base of the segments' graph names.
-        compile_segment: makes an executable of a segment.
         strict: raise UnsupportedOp for an op that would run eagerly.
         origins: what Dynamo calls the graph's arguments, by position.
     """
@@ -55,14 +64,12 @@ class Builder:
         module: GraphModule,
         binding: Binding,
         name: str,
-        compile_segment: Compile,
         strict: bool,
         origins: Mapping[int, str] | None = None,
     ) -> None:
         self.module = module
         self.binding = binding
         self.name = name
-        self.compile_segment = compile_segment
         self.origins = origins or {}
         self.partition = Partition(module, binding)
         self.strict = strict
@@ -72,8 +79,9 @@ class Builder:
         self.next_slot = 0
         self.constants: list[Any] = []
         self.steps: list[Step] = []
+        self._cuts: dict[int, Cut | None] = {}
 
-    def build(self) -> Sequence:
+    def build(self, compile_segment: Compile) -> Sequence:
         """Compile the segments and string the steps together; UnsupportedOp where strict forbids an eager one."""
         if self.strict:
             self._refuse_fallbacks()
@@ -88,7 +96,7 @@ class Builder:
         for stage in range(self.partition.stage_count()):
             for node in self.partition.in_stage(stage, Role.EAGER, Role.RANDOM):
                 self._eager(node)
-            self._segment(stage)
+            self._segment(stage, compile_segment)
         self._returned_views()
         outputs = self._outputs()
         self._writebacks()
@@ -141,14 +149,25 @@ class Builder:
             return self._argument(source)
         return Fresh(sizes, strides, value.dtype, value.device)
 
-    def _segment(self, stage: int) -> None:
-        nodes = self.partition.in_stage(stage, Role.COMPILED)
-        if not nodes:
+    def _segment(self, stage: int, compile_segment: Compile) -> None:
+        if (found := self.cut(stage)) is None:
             return
+        executable = compile_segment(found.segment, stage)
+        reads = tuple(self.slots[n] for n in found.reads)
+        self.steps.append(RunExecutable(executable, reads, tuple(self._new_slot(n) for n in found.gives)))
+
+    def cut(self, stage: int) -> Cut | None:
+        """The compiled part of a stage; None where nothing of it is read."""
+        if stage not in self._cuts:
+            self._cuts[stage] = self._make_cut(stage)
+        return self._cuts[stage]
+
+    def _make_cut(self, stage: int) -> Cut | None:
+        nodes = self.partition.in_stage(stage, Role.COMPILED)
         inside = set(nodes)
         outside = [n for n in nodes if self._is_read_outside(n, inside)]
         if not outside:
-            return
+            return None
         reads: dict[Node, None] = {}
         constants: dict[Node, Constant] = {}
         for node in nodes:
@@ -167,10 +186,7 @@ class Builder:
             constants=tuple(constants.values()),
         )
         segment = Segment(graph, tuple(map(self._layout, reads)), tuple(map(self._layout, outside)))
-        executable = self.compile_segment(segment)
-        self.steps.append(
-            RunExecutable(executable, tuple(self.slots[n] for n in reads), tuple(self._new_slot(n) for n in outside))
-        )
+        return Cut(segment, tuple(reads), tuple(outside))
 
     def _value_reads(self, node: Node) -> list[Node]:
         """Nodes whose tensors the node's op reads; its op may address the base of a view instead of the view."""

@@ -106,6 +106,9 @@ class Dump(Observer):
         for name, written in AT_THE_END.items():
             self.segment.write(name, written(compilation))
 
+    def note(self, name: str, text: Callable[[], str]) -> None:
+        self.folder.write(name, text())
+
     def _write_program(self, program: Program, name: str) -> None:
         self.segment.write(name, _printed(program))
         self._written.append((program, name))

@@ -20,6 +20,8 @@ SET = {
     "verify": ("every", "every"),
     "pass_limit": ("3", 3),
     "program_cache_size": ("5", 5),
+    "buckets": ("128, 64,64", (64, 128)),
+    "recompile_warning": ("9", 9),
 }
 
 
@@ -32,6 +34,8 @@ def test_defaults() -> None:
         verify="stage",
         pass_limit=None,
         program_cache_size=64,
+        buckets=None,
+        recompile_warning=5,
     )
 
 
@@ -111,12 +115,41 @@ def test_bad_text_is_an_error(variable: str, text: str, message: str) -> None:
         ("pass_limit", True, "option 'pass_limit' takes a whole number from 0 or None, not True"),
         ("program_cache_size", 0, "option 'program_cache_size' takes a whole number from 1, not 0"),
         ("program_cache_size", 2.0, "option 'program_cache_size' takes a whole number from 1, not 2.0"),
+        ("recompile_warning", 0, "option 'recompile_warning' takes a whole number from 1 or None, not 0"),
+        *(
+            (
+                "buckets",
+                value,
+                f"option 'buckets' takes sizes from 2, 'powers_of_2', 'multiples_of_64' or None, not {value!r}",
+            )
+            for value in ("powers", "multiples_of_0", "multiples_of_", "multiples_of_x", (), (1, 8), [8.0], (True,), 8)
+        ),
     ],
 )
 def test_bad_value_is_an_error(name: str, value: object, message: str) -> None:
     with pytest.raises(OptionsError) as raised:
         from_call(options={name: value}, environ={})
     assert str(raised.value) == message
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (None, None),
+        ("powers_of_2", "powers_of_2"),
+        ("multiples_of_064", "multiples_of_64"),
+        ([512, 128, 128], (128, 512)),
+        ((2,), (2,)),
+    ],
+)
+def test_buckets_have_one_form(given: object, kept: object) -> None:
+    assert from_call(options={"buckets": given}, environ={}).buckets == kept
+
+
+def test_buckets_from_text() -> None:
+    assert from_environment({"NEURON_COMPILER_BUCKETS": "multiples_of_64"}).buckets == "multiples_of_64"
+    with pytest.raises(OptionsError, match=r"not \(64, 'x'\) \(set by NEURON_COMPILER_BUCKETS\)$"):
+        from_environment({"NEURON_COMPILER_BUCKETS": "64,x"})
 
 
 def test_pass_limit_may_be_zero() -> None:
@@ -128,7 +161,8 @@ def test_unknown_options_are_named_with_the_known_ones() -> None:
         from_call(options={"traget": "trn2", "verbose": 1}, environ={})
     assert str(raised.value) == (
         "unknown options 'traget', 'verbose'\n"
-        "  try: known: target, dump, strict, emulation, verify, pass_limit, program_cache_size"
+        "  try: known: target, dump, strict, emulation, verify, pass_limit, program_cache_size, "
+        "buckets, recompile_warning"
     )
     with pytest.raises(OptionsError, match=r"^unknown option 'traget'\n"):
         from_call(options={"traget": "trn2"}, environ={})
