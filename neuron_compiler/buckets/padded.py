@@ -29,7 +29,7 @@ class PaddedExecutable:
         self.executable = executable
         self.proof = proof
         self.outputs = tuple(outputs)
-        self.added = [_argument(a) for a in proof.added]
+        self.added = [argument_of(a) for a in proof.added]
 
     def __call__(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Run on tensors of the true sizes, in the order of the true graph's inputs."""
@@ -70,7 +70,8 @@ def cut(result: torch.Tensor, of: Tensor, layout: Layout) -> torch.Tensor:
     return layout.logical(torch.empty(permuted.shape, dtype=result.dtype, device="cpu").copy_(permuted))
 
 
-def _argument(added: Valid | Number) -> torch.Tensor:
+def argument_of(added: Valid | Number) -> torch.Tensor:
+    """What is passed for an argument that the proof added."""
     if isinstance(added, Number):
         return torch.tensor(added.value, dtype=dtypes.to_torch(added.dtype), device="cpu")
     return positions(added.dim).reshape(added.shape)
@@ -84,4 +85,4 @@ def positions(dim: Dim) -> torch.Tensor:
     return found.reshape(extents(dim)[1])
 
 
-__all__ = ["PaddedExecutable", "cut", "pad", "positions"]
+__all__ = ["PaddedExecutable", "argument_of", "cut", "pad", "positions"]

@@ -58,10 +58,9 @@ class Valid:
 
 @dataclass(frozen=True)
 class Number:
-    """An argument that is a true size, as a tensor of no dimension; ``bucket`` is what it is at the bucket's."""
+    """An argument that is a true size, as a tensor of no dimension."""
 
     value: int | float
-    bucket: int | float
     dtype: DType
 
 
@@ -81,28 +80,20 @@ class Proof:
     added: tuple[Valid | Number, ...]
     outputs: tuple[Tensor, ...]
 
-    def filled(self) -> Proof:
-        """The same program where the true size is the bucket's: nothing is padded."""
 
-        def whole(tensor: Tensor) -> Tensor:
-            return replace(tensor, dims=tuple(map(_filled, tensor.dims)))
+def prove(true: Graph, bucket: Graph, call: Graph | None = None) -> Proof | Refusal:
+    """The bucket's program where every result is right at its true positions, else why that is not known.
 
-        added = tuple(
-            replace(a, dim=_filled(a.dim)) if isinstance(a, Valid) else replace(a, value=a.bucket) for a in self.added
-        )
-        return Proof(self.graph, tuple(map(whole, self.inputs)), added, tuple(map(whole, self.outputs)))
-
-
-def _filled(dim: Dim) -> Dim:
-    return tuple(extent.Factor(f.bucket, f.bucket) for f in dim)
-
-
-def prove(true: Graph, bucket: Graph) -> Proof | Refusal:
-    """The bucket's program where every result is right at its true positions, else why that is not known."""
-    shape = _same_program(true, bucket)
-    if shape is not None:
-        return shape
-    work = _Work()
+    Args:
+        true: the graph at sizes that are smaller than those of the bucket.
+        bucket: at the bucket's.
+        call: at the sizes that the program is to be called with, where some of these are the bucket's own: it has the
+            masks that smaller sizes need, so that they share it. ``true`` where not given.
+    """
+    call = call or true
+    if (refusal := _same_program(true, bucket) or _same_program(call, bucket)) is not None:
+        return refusal
+    work = _Work(call)
     for one, other in zip(true.inputs, bucket.inputs, strict=True):
         found = _padded(one.name, one.type, other.type)
         if isinstance(found, Refusal):
@@ -112,11 +103,14 @@ def prove(true: Graph, bucket: Graph) -> Proof | Refusal:
         work.known[constant.name] = (_whole(constant.name, constant.type),)
     for one_op, op in zip(true.ops, bucket.ops, strict=True):
         try:
-            work.step(one_op, op)
+            work.step(one_op, op, call.defs[op.result])
         except NotProven as error:
             return Refusal(op.kind, str(error), op.loc)
-    inputs = tuple(t for i in true.inputs for t in work.known[i.name] if t is not None)
-    outputs = tuple(t for name in bucket.outputs for t in work.known[name] if t is not None)
+    try:
+        inputs = tuple(work.called(t) for i in true.inputs for t in work.known[i.name] if t is not None)
+        outputs = tuple(work.called(t) for name in bucket.outputs for t in work.known[name] if t is not None)
+    except NotProven as error:
+        return Refusal(bucket.name, str(error))
     graph = replace(bucket, inputs=(*bucket.inputs, *work.arguments.values()), ops=tuple(work.ops))
     return Proof(graph, inputs, tuple(work.added), outputs)
 
@@ -152,13 +146,14 @@ def _whole(name: str, of: TensorType) -> Tensor:
 class _Work:
     """The walk: what is known of each value, and the program so far."""
 
+    call: Graph
     known: Known = field(default_factory=dict)
     ops: list[Op] = field(default_factory=list)
     arguments: dict[object, Input] = field(default_factory=dict)
     added: list[Valid | Number] = field(default_factory=list)
 
-    def step(self, true: Op, op: Op) -> None:
-        """One op; raises NotProven."""
+    def step(self, true: Op, op: Op, called: Op) -> None:
+        """One op, at the three sizes; raises NotProven."""
         if op.kind == GETITEM:
             source, index = op.operands
             found = self.known[source.name][index] if isinstance(source, Value) and isinstance(index, int) else None
@@ -174,7 +169,7 @@ class _Work:
         if record is None:
             raise NotProven("has no rule that says where padding goes")
         case = Case(true, op, tuple(tensors), tuple(at))
-        number = _number_to_pass(true, op, record)
+        number = _number_to_pass(true, op, called, record)
         record.rule(case)
         results, masks = case.results()
         self.known[op.result] = results
@@ -184,7 +179,7 @@ class _Work:
         masked = _renamed(op, renamed)
         if number is not None:
             masked = replace(masked, operands=tuple(
-                Value(self._number(*number, op)) if i == 1 else o for i, o in enumerate(masked.operands)
+                Value(self._number(number, op)) if i == 1 else o for i, o in enumerate(masked.operands)
             ), kind=f"aten.{base_name(op.kind)}.Tensor")  # fmt: skip
         if case.name == "mean" and masks:
             self.ops.extend(self._mean(case, masked, masks))
@@ -200,20 +195,35 @@ class _Work:
         for number, mask in enumerate(masks):
             dim = tensor.dims[mask.dimension]
             shape = tuple(size if d == mask.dimension else 1 for d, size in enumerate(tensor.bucket))
-            argument = self._argument(
-                ("valid", _positions(dim), shape), Valid(dim, shape), TensorType(shape, DType.BOOL)
-            )
+            called = self._called(tensor, mask.dimension)
+            key = ("valid", _positions(dim), _positions(called), shape)
+            argument = self._argument(key, Valid(called, shape), TensorType(shape, DType.BOOL))
             result = f"{op.result}_{name}_masked{number}"
             operands: tuple[Operand, ...] = (Value(argument), Value(name), mask.fill)
             self.ops.append(Op(result, "aten.where.ScalarOther", operands, type_, (), op.loc))
             name = result
         return name
 
-    def _number(self, value: int | float, bucket: int | float, op: Op) -> str:
+    def called(self, tensor: Tensor) -> Tensor:
+        """A value at the sizes of the call."""
+        return replace(tensor, dims=tuple(self._called(tensor, d) for d in range(tensor.rank)))
+
+    def _called(self, tensor: Tensor, d: int) -> Dim:
+        """A dimension at the sizes of the call: its one padded factor is what the others leave of its size."""
+        dim = tensor.dims[d]
+        size = self.call.tensor_type(tensor.name).shape[d]
+        if extent.extents(dim)[0] == size:
+            return dim
+        rest = prod(f.true for f in dim if not f.is_padded)
+        if sum(f.is_padded for f in dim) != 1 or size % max(1, rest):
+            raise NotProven("merges several padded dimensions")
+        return tuple(replace(f, true=size // rest) if f.is_padded else f for f in dim)
+
+    def _number(self, value: int | float, op: Op) -> str:
         if not isinstance(op.type, TensorType):
             raise NotProven("takes a size as a number")
         type_ = TensorType((), op.type.dtype)
-        return self._argument(("size", value, bucket, type_.dtype), Number(value, bucket, type_.dtype), type_)
+        return self._argument(("size", value, type_.dtype), Number(value, type_.dtype), type_)
 
     def _argument(self, key: object, added: Valid | Number, type_: TensorType) -> str:
         """The name of an argument, made at its first use: numbered, so that it does not depend on the true size."""
@@ -230,7 +240,7 @@ class _Work:
             raise NotProven("takes the mean over a padded dimension in a narrow type")
         data = case.tensors[0]
         dims = tuple(d for d, target in enumerate(case.following[0]) if target is None)
-        count, of_bucket = (prod(sizes[d] for d in dims) for sizes in (data.true, data.bucket))
+        count = prod(self.call.tensor_type(data.name).shape[d] for d in dims)
         summed = f"{op.result}_summed"
         operands = (op.operands[0], dims, type_.rank == data.rank)
         return [
@@ -238,7 +248,7 @@ class _Work:
             Op(
                 op.result,
                 "aten.div.Tensor",
-                (Value(summed), Value(self._number(count, of_bucket, op))),
+                (Value(summed), Value(self._number(count, op))),
                 type_,
                 (),
                 op.loc,
@@ -266,7 +276,7 @@ def _unpadded(op: Op) -> tuple[Tensor | None, ...]:
     return tuple(None if e is None else _whole(op.result, e) for e in elements)
 
 
-def _number_to_pass(true: Op, op: Op, record: Record) -> tuple[int | float, int | float] | None:
+def _number_to_pass(true: Op, op: Op, called: Op, record: Record) -> int | float | None:
     """The true number that arithmetic takes as an argument; NotProven where an op computes with a size otherwise."""
     differing = [
         i
@@ -277,18 +287,17 @@ def _number_to_pass(true: Op, op: Op, record: Record) -> tuple[int | float, int 
         raise NotProven("takes a size as a number")
     if not differing:
         return None
-    number, of_bucket, type_ = true.operand(1), op.operand(1), op.type
+    number, type_ = called.operand(1), op.type
     if (
         differing == [1]
         and base_name(op.kind) in _ARITHMETIC
         and isinstance(op.operands[0], Value)
         and isinstance(number, int | float)
-        and isinstance(of_bucket, int | float)
         and isinstance(type_, TensorType)
         and type_.dtype in _EXACT
         and all(name == "alpha" for name, _ in op.attrs)
     ):
-        return number, of_bucket
+        return number
     raise NotProven("takes a size as a number")
 
 

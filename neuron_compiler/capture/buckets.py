@@ -97,17 +97,15 @@ class Buckets:
 
     def _try(self, sizes: Sizes, true: Builder, make: MakeBuilder) -> Plan | Refusal:
         bucket = self._builder(sizes, true.binding, make)
-        fits = all(true.binding.numbers[s] == size for s, size in sizes.items())
-        small = true
-        if fits:
-            # Shown for a smaller size, so that all sizes of the bucket have one program.
-            numbers = {**true.binding.numbers, **{s: max(2, size - 1) for s, size in sizes.items()}}
-            small = make(Binding(numbers))
-        proofs = _proofs(small, bucket)
+        proofs = _proofs(true, bucket)
         if isinstance(proofs, Refusal):
             return proofs
+        if fitting := {s: size - 1 for s, size in sizes.items() if 2 < size == true.binding.numbers[s]}:
+            # Shown for a smaller size, too, so that all sizes of the bucket have one program.
+            shared = _proofs(self._builder(fitting, true.binding, make), bucket, true)
+            proofs = proofs if isinstance(shared, Refusal) else shared
         segments = {stage: cut.segment for stage in proofs if (cut := bucket.cut(stage)) is not None}
-        return Plan(sizes, {n: p.filled() for n, p in proofs.items()} if fits else proofs, segments, bucket.name)
+        return Plan(sizes, proofs, segments, bucket.name)
 
     def _builder(self, sizes: Sizes, binding: Binding, make: MakeBuilder) -> Builder:
         numbers = {**binding.numbers, **sizes}
@@ -151,19 +149,21 @@ def _row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(torch.empty(shape, device="meta").stride())
 
 
-def _proofs(true: Builder, bucket: Builder) -> dict[int, Proof] | Refusal:
-    """A proof for each segment of a graph, or the first refusal."""
-    stages = true.partition.stage_count()
-    if stages != bucket.partition.stage_count():
-        return Refusal(bucket.name, "is split otherwise at the bucket's size")
+def _proofs(true: Builder, bucket: Builder, call: Builder | None = None) -> dict[int, Proof] | Refusal:
+    """A proof for each segment of a graph, or the first refusal; ``call`` as in ``prove``."""
+    builders = [true, bucket, *([call] if call is not None else [])]
+    otherwise = Refusal(bucket.name, "is split otherwise at the bucket's size")
+    if len({builder.partition.stage_count() for builder in builders}) > 1:
+        return otherwise
     proofs: dict[int, Proof] = {}
-    for stage in range(stages):
-        one, other = true.cut(stage), bucket.cut(stage)
-        if one is None or other is None:
-            if one is not other:
-                return Refusal(bucket.name, "is split otherwise at the bucket's size")
+    for stage in range(bucket.partition.stage_count()):
+        cuts = [builder.cut(stage) for builder in builders]
+        graphs = [cut.segment.graph for cut in cuts if cut is not None]
+        if not graphs:
             continue
-        found = prove(one.segment.graph, other.segment.graph)
+        if len(graphs) != len(cuts):
+            return otherwise
+        found = prove(*graphs)
         if isinstance(found, Refusal):
             return found
         proofs[stage] = found

@@ -110,7 +110,7 @@ def _comparison(guard: str, values: Mapping[str, Any]) -> tuple[str, str]:
     new = _read(side, values)
     if new is _UNREAD:
         return f"no longer {guard}", _advice(name, None)
-    if isinstance(parsed.ops[0], ast.Eq):
+    if isinstance(parsed.ops[0], ast.Eq) and isinstance(other, ast.Constant):
         return f"{name}: {old} -> {new!r}", _advice(name, new)
     return f"{name}: {new!r}, was {ast.unparse(parsed)}", _advice(name, new)
 
