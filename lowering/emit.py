@@ -134,8 +134,10 @@ def _type_of(result: Any, like: Type) -> Any:
 
 
 def constant_array(constant: Constant) -> jax.Array:
+    """A constant's elements. XLA does not see them: what it computes beforehand takes subnormal numbers for zero."""
     data = np.frombuffer(constant.data, dtype=dtypes.to_numpy(constant.type.dtype))
-    return jnp.asarray(data.reshape(constant.type.shape))
+    array = jnp.asarray(data.reshape(constant.type.shape))
+    return array if constant.type.dtype.is_integer else jax.lax.optimization_barrier(array)
 
 
 def group_boundary(graph: Graph, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -186,6 +188,7 @@ def trace(
     input_layouts: Sequence[tuple[int, ...] | None],
     output_layouts: Sequence[tuple[int, ...] | None],
     group_functions: Mapping[str, GroupFunction],
+    first_call: str = "",
     registry: Registry = REGISTRY,
 ) -> tuple[Callable[..., Any], list[tuple[str, type[Exception]]]]:
     """The whole program as one jax function of physical arrays; fills the returned list of faults when traced.
@@ -196,6 +199,8 @@ def trace(
     faults: list[tuple[str, type[Exception]]] = []
 
     def function(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        if first_call:
+            jax.ffi.ffi_call(first_call, jax.ShapeDtypeStruct((), np.uint32), has_side_effect=True)()
         env: Env = {c.name: constant_array(c) for c in graph.constants}
         for value, array, layout in zip(graph.inputs, arrays, input_layouts, strict=True):
             env[value.name] = array if layout is None else jnp.transpose(array, _inverse(layout))
@@ -245,6 +250,7 @@ def lower(
     input_layouts: Sequence[tuple[int, ...] | None] | None = None,
     output_layouts: Sequence[tuple[int, ...] | None] | None = None,
     group_functions: Mapping[str, GroupFunction] | None = None,
+    first_call: str = "",
     registry: Registry = REGISTRY,
 ) -> Module:
     """Lower a program to StableHLO.
@@ -255,6 +261,7 @@ def lower(
         input_layouts: per input, the order of its dimensions in memory; None is row-major.
         output_layouts: per output, the same.
         group_functions: other implementations of groups, by group name: values read to values given.
+        first_call: a custom call without arguments, known to the client, that runs before anything else.
 
     Raises:
         LoweringError: a rule raised or gave another type than recorded.
@@ -264,7 +271,7 @@ def lower(
     graph = program.graph
     layouts_in = input_layouts or (None,) * len(graph.inputs)
     layouts_out = output_layouts or (None,) * len(graph.outputs)
-    function, faults = trace(program, layouts_in, layouts_out, group_functions or {}, registry)
+    function, faults = trace(program, layouts_in, layouts_out, group_functions or {}, first_call, registry)
     with tracing_scope(device):
         shapes = [
             jax.ShapeDtypeStruct(physical_shape(i.type, layout), dtypes.to_numpy(i.type.dtype))

@@ -204,9 +204,23 @@ def narrow(x: Any, out: TensorType) -> Array:
 
 
 def working(out: TensorType, *operands: Any) -> tuple[Array, ...]:
-    """The operands in the type that an op of this result type computes in."""
-    dtype = widened(out.dtype)
-    return tuple(cast(x, dtype) for x in operands)
+    """The operands in the type that an op of this result type computes in.
+
+    ATen brings them to the result's type first: a number and a 0-dim tensor of a wider type are rounded to it.
+    """
+    return tuple(cast(_rounded(x, out.dtype), widened(out.dtype)) for x in operands)
+
+
+def working_with_exact_factor(out: TensorType, x: Any, factor: Any) -> tuple[Array, Array]:
+    """``working`` for products and quotients: ATen does not round the second operand where it is a number or 0-dim."""
+    (a,) = working(out, x)
+    return a, cast(factor, widened(out.dtype))
+
+
+def _rounded(x: Any, dtype: DType) -> Any:
+    """A number or a 0-dim tensor in a narrow type that it was not in; everything else as it is."""
+    wide = not is_array(x) or (x.ndim == 0 and dtype_of(x) is not dtype)
+    return cast(x, dtype) if wide and _is_small_float(dtype) else x
 
 
 def is_float(x: Array) -> bool:

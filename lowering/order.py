@@ -19,7 +19,7 @@ INT32_MAX = np.iinfo(np.int32).max
 
 
 def maximum(x: Array, y: Array) -> Array:
-    """Elementwise maximum of two arrays of one element type, NaN where either is.
+    """Elementwise maximum of two arrays of one element type, NaN where either is; of equal zeros the second.
 
     Spelt as a selection because XLA's CPU library kernels (YNN), which take over sums together with the elementwise
     operations before them, compute ``stablehlo.maximum`` without regard to NaN: ``sum(maximum(x, 0))`` would lose it.

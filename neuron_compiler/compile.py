@@ -166,6 +166,7 @@ def _compile(
             input_layouts=[layout.order for layout in inputs],
             output_layouts=[layout.order for layout in outputs],
             group_functions=functions,
+            first_call=interop.KEEP_SUBNORMALS if interop.keeps_subnormals() else "",
         )
     observer.lowered(module)
     with _timed("xla", seconds, observer):

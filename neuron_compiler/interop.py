@@ -7,6 +7,8 @@ way beside each (``PUBLIC`` picks it; a test runs both).
 
 from __future__ import annotations
 
+import ctypes
+import logging
 import os
 import threading
 from collections.abc import Iterator
@@ -19,7 +21,10 @@ import jaxlib
 import torch
 from jax._src.lib import _jax, xla_client
 
+from neuron_compiler import host_library
 from neuron_compiler.errors import RuntimeFault
+
+logger = logging.getLogger(__name__)
 
 PRIVATE_SINCE, PRIVATE_UNTIL = (0, 10), (0, 11)
 """jaxlib minors in which the private calls below have been run."""
@@ -36,6 +41,7 @@ PUBLIC = not (PRIVATE_SINCE <= _minor(jaxlib.__version__) < PRIVATE_UNTIL)
 _lock = threading.Lock()
 _client: Any = None
 _forked = False
+_keeps_subnormals = False
 
 
 def _after_fork_in_child() -> None:
@@ -63,7 +69,7 @@ def client() -> Any:
     Synchronous, because torch may write to an argument's memory as soon as the call returns.
     Raises RuntimeFault in a forked child, where XLA's threads do not exist and a call would hang.
     """
-    global _client
+    global _client, _keeps_subnormals
     if _forked:
         raise RuntimeFault(
             f"process {os.getpid()} was forked after the compiled program's runtime had started; "
@@ -78,8 +84,49 @@ def client() -> Any:
                 with _environment("NPROC", str(torch.get_num_threads())):
                     made = xla_client.make_cpu_client(asynchronous=False)
                 os.register_at_fork(after_in_child=_after_fork_in_child)
+                _keeps_subnormals = _set_up_subnormals(made)
                 _client = made
     return _client
+
+
+KEEP_SUBNORMALS = "neuron_keep_subnormals"
+"""The custom call that comes first in every program where ``keeps_subnormals``: see host/subnormals.cpp."""
+
+_ON_WORKERS = "neuron_keep_subnormals_on_workers"
+_ON_WORKERS_MODULE = f"""
+module @keep_subnormals {{
+  func.func public @main() -> tensor<ui32> {{
+    %0 = stablehlo.custom_call @{_ON_WORKERS}() {{api_version = 4 : i32, has_side_effect = true}} : () -> tensor<ui32>
+    return %0 : tensor<ui32>
+  }}
+}}
+"""
+
+
+def keeps_subnormals() -> bool:
+    """Whether programs compute with subnormal numbers, as PyTorch does, and do not take them for zero, as XLA does."""
+    client()
+    return _keeps_subnormals
+
+
+def _set_up_subnormals(made: Any) -> bool:
+    """Have the client's threads keep subnormal numbers; says so where they cannot."""
+    path, cause = host_library.find_or_build()
+    if path is not None:
+        try:
+            library = ctypes.CDLL(str(path))
+            for name in (KEEP_SUBNORMALS, _ON_WORKERS):
+                jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+            executable = _compile(made, _ON_WORKERS_MODULE.encode())
+            if int(to_tensor(executable.execute([])[0])):
+                return True
+            cause = "not every thread of XLA's could be reached"
+        except (OSError, RuntimeError, ValueError) as error:
+            cause = str(error)
+    logger.warning(
+        "compiled programs take subnormal numbers for zero, which PyTorch does not: %s (a C++ compiler mends it)", cause
+    )
+    return False
 
 
 @cache
@@ -94,12 +141,16 @@ def device() -> Any:
 
 def compile_module(bytecode: bytes) -> Any:
     """Compile StableHLO for this host. Holds no lock; releases the interpreter lock while XLA works."""
+    return _compile(client(), bytecode)
+
+
+def _compile(made: Any, module: bytes) -> Any:
     options = xla_client.CompileOptions()
     options.num_replicas = 1
     options.num_partitions = 1
     # An explicit cast in the traced graph always rounds: XLA may not keep a bf16 value in float32 across one.
     options.env_option_overrides = [("xla_allow_excess_precision", False)]
-    return client().compile_and_load(bytecode, _jax.DeviceList((device(),)), options)
+    return made.compile_and_load(module, _jax.DeviceList((_device_of(made),)), options)
 
 
 def optimised_hlo(executable: Any) -> str:

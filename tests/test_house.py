@@ -20,7 +20,8 @@ ROOT = Path(__file__).parent.parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "logs"),
     ("options", "ledger", "trainium.target"),
-    ("device_library", "compile_metrics"),
+    ("native", "compile_metrics"),
+    ("device_library", "host_library"),
     ("ir",),
     ("dtypes",),
     ("trainium",),

@@ -12,6 +12,7 @@ from jax import lax
 from neuron_compiler.ir.graph import TensorType, TupleType
 from neuron_compiler.lowering import order
 from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, sealed, widened, working
+from neuron_compiler.lowering.transcendental import log
 from neuron_compiler.opdef import Kind, op, per_element
 
 aten = torch.ops.aten
@@ -27,7 +28,7 @@ def _zero(like: Array) -> Array:
 
 @op(aten.relu.default, kind=Kind.ELEMENTWISE)
 def relu(x: Array) -> Array:
-    return order.maximum(x, _zero(x))
+    return order.maximum(_zero(x), x)  # -0 stays: of equal operands the second one is taken
 
 
 @op(aten.threshold.default, kind=Kind.ELEMENTWISE)
@@ -148,7 +149,7 @@ def elu_backward(
 @op(aten.hardtanh.default, kind=Kind.ELEMENTWISE, work=per_element(flops=2))
 def hardtanh(x: Array, low: Any = -1, high: Any = 1, *, out: TensorType) -> Array:
     (a,) = working(out, x)
-    return narrow(order.minimum(order.maximum(a, _c(low, a)), _c(high, a)), out)
+    return narrow(order.minimum(_c(high, a), order.maximum(_c(low, a), a)), out)
 
 
 @op(aten.hardtanh_backward.default, kind=Kind.ELEMENTWISE, work=per_element(flops=2))
@@ -273,7 +274,7 @@ def logit(x: Array, eps: Any = None, *, out: TensorType) -> Array:
     (a,) = working(out, x)
     if eps is not None:
         a = jnp.where(a < _c(eps, a), _c(eps, a), jnp.where(a > _c(1 - eps, a), _c(1 - eps, a), a))
-    return narrow(sealed(jnp.log(sealed(a / (1 - a)))), out)
+    return narrow(sealed(log(sealed(a / (1 - a)))), out)
 
 
 @op(aten.logit_backward.default, kind=Kind.ELEMENTWISE, work=per_element(flops=4))

@@ -14,8 +14,22 @@ from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType
 from neuron_compiler.lowering import checks
-from neuron_compiler.lowering.numeric import Array, constant, dtype_of, is_float, narrow, quotient, sealed, working
+from neuron_compiler.lowering.numeric import (
+    Array,
+    cast,
+    constant,
+    dtype_of,
+    is_float,
+    narrow,
+    quotient,
+    result_dtype,
+    sealed,
+    widened,
+    working,
+    working_with_exact_factor,
+)
 from neuron_compiler.lowering.ops.unary import truncated
+from neuron_compiler.lowering.transcendental import exp2
 from neuron_compiler.opdef import Kind, op, per_element
 
 aten = torch.ops.aten
@@ -23,7 +37,7 @@ aten = torch.ops.aten
 
 @op(aten.div.Tensor, aten.div.Scalar, aten.true_divide.Tensor, kind=Kind.ELEMENTWISE)
 def div(x: Any, y: Any, *, out: TensorType) -> Array:
-    a, b = working(out, x, y)
+    a, b = working_with_exact_factor(out, x, y)
     return narrow(quotient(a, b), out)
 
 
@@ -33,7 +47,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None, out: TensorTyp
         return div(x, y, out=out)
     if rounding_mode == "floor":
         return floor_divide(x, y, out=out)
-    a, b = working(out, x, y)
+    a, b = working_with_exact_factor(out, x, y)
     if not is_float(a):
         return _integer_division(a, b)
     return narrow(truncated(quotient(a, b)), out)
@@ -41,7 +55,7 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None, out: TensorTyp
 
 @op(aten.floor_divide.default, aten.floor_divide.Scalar, kind=Kind.ELEMENTWISE, work=per_element(flops=4))
 def floor_divide(x: Any, y: Any, *, out: TensorType) -> Array:
-    a, b = working(out, x, y)
+    a, b = working_with_exact_factor(out, x, y)
     if not is_float(a):
         quotient = _integer_division(a, b)
         inexact = lax.rem(*jnp.broadcast_arrays(a, _nonzero(b))) != 0
@@ -126,7 +140,7 @@ def pow_scalar(x: Array, exponent: Any, *, out: TensorType) -> Array:
         return narrow(jnp.ones_like(a), out)
     if exponent in _PRODUCTS and (not dtype_of(a).is_complex or exponent in (1, 2, 3)):
         return narrow(sealed(_PRODUCTS[exponent](a)), out)
-    return narrow(sealed(jnp.power(a, constant(exponent, dtype_of(a)))), out)
+    return narrow(sealed(jnp.power(a, working(out, exponent)[0])), out)
 
 
 _PRODUCTS: dict[float, Any] = {
@@ -179,5 +193,8 @@ def lcm(x: Array, y: Array, *, out: TensorType) -> Array:
 
 @op(aten.ldexp.Tensor, kind=Kind.ELEMENTWISE, work=per_element(flops=2))
 def ldexp(x: Array, exponent: Array, *, out: TensorType) -> Array:
-    a, b = working(out, x, exponent)
-    return narrow(a * jnp.exp2(b), out)
+    """``x * pow(2.0, exponent)``, of which the power has a type and a rounding of its own."""
+    own = result_dtype(2.0, exponent)
+    power = cast(exp2(cast(cast(exponent, own), widened(own))), own)
+    a, b = working_with_exact_factor(out, x, power)
+    return narrow(a * b, out)

@@ -13,7 +13,19 @@ from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType
 from neuron_compiler.lowering import order
-from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, quotient, sealed, working
+from neuron_compiler.lowering.numeric import (
+    Array,
+    cast,
+    constant,
+    dtype_of,
+    is_array,
+    narrow,
+    quotient,
+    sealed,
+    working,
+    working_with_exact_factor,
+)
+from neuron_compiler.lowering.transcendental import log
 from neuron_compiler.opdef import Kind, op, per_element
 
 aten = torch.ops.aten
@@ -22,13 +34,19 @@ aten = torch.ops.aten
 @op(aten.add.Tensor, aten.add.Scalar, kind=Kind.ELEMENTWISE)
 def add(x: Any, y: Any, alpha: Any = 1, *, out: TensorType) -> Array:
     a, b = working(out, x, y)
-    return narrow(a + b * constant(alpha, dtype_of(b)) if alpha != 1 else a + b, out)
+    return narrow(a + _times(b, alpha, out) if alpha != 1 else a + b, out)
 
 
 @op(aten.sub.Tensor, aten.sub.Scalar, kind=Kind.ELEMENTWISE)
 def sub(x: Any, y: Any, alpha: Any = 1, *, out: TensorType) -> Array:
     a, b = working(out, x, y)
-    return narrow(a - b * constant(alpha, dtype_of(b)) if alpha != 1 else a - b, out)
+    return narrow(a - _times(b, alpha, out) if alpha != 1 else a - b, out)
+
+
+def _times(b: Array, alpha: Any, out: TensorType) -> Array:
+    """A product of its own: ATen rounds factor and product where the type is narrow."""
+    (factor,) = working(out, alpha)
+    return cast(narrow(b * factor, out), dtype_of(b))
 
 
 @op(aten.rsub.Tensor, aten.rsub.Scalar, kind=Kind.ELEMENTWISE)
@@ -38,7 +56,7 @@ def rsub(x: Any, y: Any, alpha: Any = 1, *, out: TensorType) -> Array:
 
 @op(aten.mul.Tensor, aten.mul.Scalar, kind=Kind.ELEMENTWISE)
 def mul(x: Any, y: Any, *, out: TensorType) -> Array:
-    a, b = working(out, x, y)
+    a, b = working_with_exact_factor(out, x, y)
     return narrow(a * b, out)
 
 
@@ -64,7 +82,8 @@ def addcdiv(x: Array, y: Array, z: Array, *, value: Any = 1, out: TensorType) ->
 @op(aten.lerp.Scalar, aten.lerp.Tensor, kind=Kind.ELEMENTWISE, work=per_element(flops=3))
 def lerp(start: Array, end: Array, weight: Any, *, out: TensorType) -> Array:
     """ATen takes the formula that is exact at the nearer end."""
-    a, b, w = working(out, start, end, weight)
+    a, b = working(out, start, end)
+    w = cast(weight, dtype_of(a))
     near = jnp.abs(w) < 0.5
     return narrow(jnp.where(near, a + w * (b - a), b - (b - a) * (1 - w)), out)
 
@@ -98,13 +117,19 @@ def _ignoring_nan(choose: Any, x: Array, y: Array, out: TensorType) -> Array:
 
 @op(aten.clamp.default, aten.clamp.Tensor, kind=Kind.ELEMENTWISE, work=per_element(flops=2))
 def clamp(x: Array, low: Any = None, high: Any = None, *, out: TensorType) -> Array:
-    """NaN anywhere gives NaN; where the limits cross, the upper one wins."""
+    """NaN anywhere gives NaN; where the limits cross, the upper one wins; zeros equal to a number keep their sign."""
     (a,) = working(out, x)
     if low is not None:
-        a = order.maximum(a, cast(low, dtype_of(a)))
+        a = _within(order.maximum, low, a)
     if high is not None:
-        a = order.minimum(a, cast(high, dtype_of(a)))
+        a = _within(order.minimum, high, a)
     return narrow(jnp.broadcast_to(a, out.shape), out)
+
+
+def _within(choose: Any, limit: Any, a: Array) -> Array:
+    """The further of the limit and each element; of equal ones the limit if it is a tensor, as ATen has it."""
+    bound = cast(limit, dtype_of(a))
+    return choose(a, bound) if is_array(limit) else choose(bound, a)
 
 
 @op(aten.clamp_min.default, aten.clamp_min.Tensor, kind=Kind.ELEMENTWISE)
@@ -166,7 +191,7 @@ def heaviside(x: Array, at_zero: Array, *, out: TensorType) -> Array:
 )
 def xlogy(x: Any, y: Any, *, out: TensorType) -> Array:
     a, b = working(out, x, y)
-    return narrow(_zero_wins(a, b, a * jnp.log(b)), out)
+    return narrow(_zero_wins(a, b, a * log(b)), out)
 
 
 def _zero_wins(a: Array, b: Array, product: Array) -> Array:

@@ -10,11 +10,11 @@ from math import prod
 
 import jax.numpy as jnp
 import torch
-from jax import lax
 
 from neuron_compiler.ir.graph import TensorType, TupleType
 from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, dtypes, narrow, widen
 from neuron_compiler.lowering.ops.reduction import moments
+from neuron_compiler.lowering.transcendental import rsqrt
 from neuron_compiler.opdef import Kind, op, per_input_element
 
 aten = torch.ops.aten
@@ -24,7 +24,7 @@ Gradients = tuple[Array | None, ...]
 
 
 def reciprocal_deviation(variance: Array, eps: float) -> Array:
-    return lax.rsqrt(variance + constant(eps, dtype_of(variance)))
+    return rsqrt(variance + constant(eps, dtype_of(variance)))
 
 
 def mean_over(x: Array, axes: tuple[int, ...]) -> Array:

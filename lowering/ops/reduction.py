@@ -65,7 +65,18 @@ def prod(x: Array, dim: Any = None, keepdim: bool = False, *, dtype: DType | Non
     axes = dims_of(dim, x.ndim)
     if out.dtype is DType.BOOL:
         return finish(jnp.all(cast(x, DType.BOOL), axis=axes), out)
-    return finish(jnp.prod(_operand(x, out), axis=axes), out)
+    return finish(jnp.prod(_rounded(_operand(x, out)), axis=axes), out)
+
+
+def _rounded(x: Array) -> Array:
+    """The array unchanged, as it was rounded.
+
+    In a loop that multiplies up, LLVM takes factors in any order: those that are constants it multiplies beforehand,
+    ``(x * 1e20).prod()`` to ``x.prod() * inf``. What a comparison was made of it does not take apart.
+    """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        return x
+    return jnp.where(jnp.abs(x) <= jnp.inf, x, jnp.asarray(jnp.nan, x.dtype))
 
 
 @op(aten.any.default, aten.any.dim, aten.any.dims, kind=Kind.REDUCTION)

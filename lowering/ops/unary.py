@@ -14,6 +14,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType
+from neuron_compiler.lowering import transcendental
 from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, quotient, sealed, working
 from neuron_compiler.opdef import Kind, op, per_element
 
@@ -29,12 +30,12 @@ def _unary(function: Callable[[Array], Array], x: Array, out: TensorType) -> Arr
 
 @op(aten.exp.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def exp(x: Array, *, out: TensorType) -> Array:
-    return _unary(jnp.exp, x, out)
+    return _unary(transcendental.exp, x, out)
 
 
 @op(aten.exp2.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def exp2(x: Array, *, out: TensorType) -> Array:
-    return _unary(jnp.exp2, x, out)
+    return _unary(transcendental.exp2, x, out)
 
 
 @op(aten.expm1.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
@@ -44,17 +45,17 @@ def expm1(x: Array, *, out: TensorType) -> Array:
 
 @op(aten.log.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def log(x: Array, *, out: TensorType) -> Array:
-    return _unary(jnp.log, x, out)
+    return _unary(transcendental.log, x, out)
 
 
 @op(aten.log2.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def log2(x: Array, *, out: TensorType) -> Array:
-    return _unary(jnp.log2, x, out)
+    return _unary(transcendental.log2, x, out)
 
 
 @op(aten.log10.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def log10(x: Array, *, out: TensorType) -> Array:
-    return _unary(jnp.log10, x, out)
+    return _unary(transcendental.log10, x, out)
 
 
 @op(aten.log1p.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
@@ -69,7 +70,7 @@ def sqrt(x: Array, *, out: TensorType) -> Array:
 
 @op(aten.rsqrt.default, kind=Kind.ELEMENTWISE, work=TRANSCENDENTAL)
 def rsqrt(x: Array, *, out: TensorType) -> Array:
-    return _unary(lax.rsqrt, x, out)
+    return _unary(transcendental.rsqrt, x, out)
 
 
 @op(aten.reciprocal.default, kind=Kind.ELEMENTWISE, work=per_element())

@@ -23,11 +23,12 @@ def run(arguments: argparse.Namespace) -> int:
     import torch
 
     import neuron_compiler.eager_fallback  # noqa: F401  registers the device
-    from neuron_compiler import device_library
+    from neuron_compiler import device_library, host_library
     from neuron_compiler.eager_fallback import build, loader
 
     if arguments.package:
         print(f"built: {build.build(device_library.PREBUILT)}")
+        print(f"built: {host_library.build(host_library.PREBUILT)}")
     computed = torch.ones(3, device="neuron").sum().item()
     if computed != 3.0:
         raise DeviceError(f"device neuron computes 1 + 1 + 1 = {computed}")

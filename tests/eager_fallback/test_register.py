@@ -13,7 +13,7 @@ import pytest
 import torch
 from in_fresh_process import on_device, run
 
-from neuron_compiler import device_library, options
+from neuron_compiler import device_library, host_library, options
 from neuron_compiler.commands import setup
 from neuron_compiler.eager_fallback import build, loader, register
 from neuron_compiler.errors import DeviceError, OptionsError
@@ -209,11 +209,15 @@ def test_the_command_builds_and_tries(capsys: pytest.CaptureFixture[str]) -> Non
 def test_the_command_builds_into_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(device_library, "PREBUILT", tmp_path / "lib")
     (tmp_path / "lib").mkdir()
-    (tmp_path / "lib" / device_library.file_name()).touch()  # not compiled again
+    for library in (device_library, host_library):
+        monkeypatch.setattr(library, "PREBUILT", tmp_path / "lib")
+        (tmp_path / "lib" / library.file_name()).touch()  # not compiled again
     assert setup.run(argparse.Namespace(package=True)) == 0
-    assert f"built: {tmp_path / 'lib' / device_library.file_name()}" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert all(
+        f"built: {tmp_path / 'lib' / library.file_name()}" in shown for library in (device_library, host_library)
+    )
 
 
 def test_several_devices() -> None:

@@ -15,42 +15,16 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return torch.compile(function, backend="neuron", options={"strict": True})
 
 
-@pytest.mark.parametrize(
-    ("dtype", "subnormal"), [(torch.float32, 1e-39), (torch.bfloat16, 1e-39), (torch.float64, 1e-310)], ids=str
-)
-def test_subnormal_numbers_count_as_zero_in_arithmetic(dtype: torch.dtype, subnormal: float) -> None:
-    x = torch.full((5,), subnormal, dtype=dtype)
-    big = torch.full((5,), 1e10, dtype=dtype)
-    product = compiled(lambda a, b: a * b)
-    assert (x * big).gt(0).all()
-    assert product(x, big).eq(0).all(), "an argument that is subnormal"
-    tiny, small = (torch.full((5,), value, dtype=dtype) for value in (torch.finfo(dtype).tiny, 0.25))
-    assert (tiny * small).gt(0).all()
-    assert product(tiny, small).eq(0).all(), "a result that is subnormal"
-    assert torch.equal(product(tiny, small + 0.75), tiny), "the smallest normal number stays"
+def test_shares_of_a_softmax_below_the_smallest_normal_number_are_zero() -> None:
+    x = torch.tensor([0.0, -95.0])
+    assert x.softmax(0)[1] > 0
+    assert compiled(lambda a: a.softmax(0))(x).tolist() == [1.0, 0.0]
 
 
 def test_float16_keeps_its_subnormal_numbers() -> None:
     x = torch.full((5,), 6e-8, dtype=torch.float16)
     assert torch.equal(compiled(lambda a: a + a)(x), x + x)
     assert (x + x).gt(0).all()
-
-
-def test_comparisons_take_subnormal_numbers_for_zero() -> None:
-    x = torch.full((5,), 1e-39)
-    assert x.gt(0).all()
-    assert not compiled(lambda a: a > 0)(x).any()
-
-
-def test_what_only_moves_keeps_subnormal_numbers() -> None:
-    x = torch.full((2, 3), 1e-39)
-    assert torch.equal(compiled(lambda a: a.t().contiguous())(x), x.t())
-
-
-def test_pytorch_itself_flushes_nothing_afterwards() -> None:
-    x = torch.full((5,), 1e-30)
-    compiled(lambda a: a * 2)(x)
-    assert (x * 1e-9).gt(0).all()
 
 
 def test_sums_agree_within_rounding_but_not_to_the_bit() -> None:

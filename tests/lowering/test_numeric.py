@@ -234,6 +234,18 @@ def test_sealed_keeps_every_number() -> None:
     assert bits(got.imag) == bits(pairs.imag)
 
 
+def test_numbers_and_0_dim_operands_are_rounded_to_a_narrow_result_but_not_as_factors() -> None:
+    out = TensorType((1,), DType.BF16)
+    x = jnp.ones((1,), jnp.bfloat16)
+    third = float(np.float32(1 / 3))
+    rounded = float(torch.tensor(1 / 3).bfloat16())
+    for given in (1 / 3, jnp.asarray(1 / 3, jnp.float32), jnp.asarray(1 / 3, jnp.float64)):
+        assert [float(a) for a in numeric.working(out, x[0], given)] == [1.0, rounded]
+        assert [float(a) for a in numeric.working_with_exact_factor(out, given, given)] == [rounded, third]
+    wide = TensorType((1,), DType.F32)
+    assert [float(a) for a in numeric.working(wide, 1 / 3, jnp.asarray(1 / 3, jnp.float64))] == [third, third]
+
+
 def test_half_precisions_are_computed_in_float32_and_rounded_once() -> None:
     x = torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
     out = TensorType((2,), DType.BF16)
