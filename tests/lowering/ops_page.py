@@ -56,6 +56,12 @@ TITLES = {
     "not captured": "Not captured",
 }
 
+OTHERS = (
+    "Operators that a package registers with `torch.library`, and for which there is a rule of ours. Those of any "
+    "other package run eagerly."
+)
+OF_PYTORCH = ("aten", "prims", "neuron_compiler")
+
 ELSEWHERE = (
     (("mkldnn", "xnnpack"), "another library's layout"),
     (("cudnn", "cuda", "miopen", "cutlass", "mps", "cslt", "hipdnn", "nnpack"), "another backend"),
@@ -206,6 +212,11 @@ def page() -> str:
             parts.append("")
         else:
             parts.append(", ".join(operator for operator, _ in by_operator(chosen)) + ".\n")
+    parts.append(f"## Of other packages\n\n{OTHERS}\n\n| | operators |\n|---|---|")
+    for name in REGISTRY.names():
+        package, _, operator = name.removesuffix(".default").partition(".")
+        if package not in OF_PYTORCH:
+            parts.append(f"| {package} | `{operator}` |")
     summary = "\n".join(
         f"| [{title}](#{_anchor(title)}) | {sum(one.status == status for one in rows)} |"
         for status, title in TITLES.items()

@@ -14,7 +14,7 @@ from neuron_compiler.opdef import REGISTRY, Kind, Registry, op
 COUNT = 8  # calls of an overload
 
 
-@pytest.mark.parametrize("overload", REGISTRY.names())
+@pytest.mark.parametrize("overload", [name for name in REGISTRY.names() if not name.startswith("transformers.")])
 def test_rule_gives_what_aten_gives(overload: str) -> None:
     calls = op_samples.samples(overload, op_samples.FAST, COUNT)
     assert calls, f"no sample reaches {overload}: add one to hand_samples.py"

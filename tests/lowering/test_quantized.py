@@ -1,12 +1,10 @@
-"""Products of 8-bit matrices, and of one matrix with several by groups of rows, against ATen."""
+"""Products of 8-bit matrices against ATen."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from against_aten import call, check, work
-
-from neuron_compiler.lowering.ops import quantized
 
 aten = torch.ops.aten
 
@@ -46,25 +44,5 @@ def test_fp8_products(dtype: torch.dtype) -> None:
     )
 
 
-# Groups with rows and without, and blocks that divide the groups and do not.
-@pytest.mark.parametrize("ends", [[4, 4, 16], [0, 0, 16], [16, 16, 16], [5, 9, 16]], ids=str)
-@pytest.mark.parametrize("block", [64, 3])
-def test_grouped_products(monkeypatch: pytest.MonkeyPatch, ends: list[int], block: int) -> None:
-    monkeypatch.setattr(quantized, "BLOCK", block)
-    torch.manual_seed(0)
-    rows, matrices = torch.randn(16, 32).bfloat16(), torch.randn(3, 32, 16).bfloat16()
-    offsets = torch.tensor(ends, dtype=torch.int32)
-    check(
-        call(aten._grouped_mm.default, rows, matrices, offsets),
-        call(aten._grouped_mm.default, matrices.mT.contiguous(), torch.randn(32, 16).bfloat16(), offsets),
-        call(aten._grouped_mm.default, torch.randn(8, 16).bfloat16(), torch.randn(16, 24).bfloat16(), offsets),
-        call(aten._grouped_mm.default, torch.randn(3, 8, 32).bfloat16(), matrices),
-    )
-
-
-def test_work_is_that_of_the_groups_together() -> None:
-    rows, matrices = torch.randn(16, 32).bfloat16(), torch.randn(3, 32, 8).bfloat16()
-    ends = torch.tensor([4, 4, 16], dtype=torch.int32)
-    assert work(aten._grouped_mm.default, rows, matrices, ends).flops == 2 * 16 * 32 * 8
-    assert work(aten._grouped_mm.default, rows.t().contiguous(), rows, ends).flops == 2 * 32 * 16 * 32
+def test_work_counts_every_product() -> None:
     assert work(aten._int_mm.default, int8(17, 8), int8(8, 16)).flops == 2 * 17 * 8 * 16
