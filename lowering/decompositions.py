@@ -77,3 +77,24 @@ def table() -> dict[Any, Callable[..., Any]]:
         if str(overload) not in REGISTRY and not str(overload).startswith(KEPT) and not _draws(overload)
     }
     return kept | OWN
+
+
+@cache
+def table_for_export() -> dict[Any, Callable[..., Any]]:
+    """The table for exported programs, where composite overloads are still whole.
+
+    Under ``torch.compile`` the dispatcher takes them apart before AOTAutograd sees them, those that draw as well:
+    attention into its fused kernels, recurrent nets into their steps.
+    """
+    composite = {
+        overload: function
+        for overload, function in core_aten_decompositions().items()
+        if str(overload) not in REGISTRY and _is_composite(overload)
+    }
+    # Tracing takes PyTorch's own decomposition of it, whatever the backend, and that one is wrong.
+    replaced = {aten.multilabel_margin_loss.default: loss_decompositions.multilabel_margin_loss}
+    return composite | table() | replaced
+
+
+def _is_composite(overload: Any) -> bool:
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(overload.name(), "CompositeImplicitAutograd"))

@@ -6,13 +6,27 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = ["LEDGER", "Options", "__version__", "neuron", "recompile_report"]
+__all__ = [
+    "LEDGER",
+    "CompiledProgram",
+    "Options",
+    "__version__",
+    "compile_exported",
+    "load",
+    "neuron",
+    "recompile_report",
+    "save",
+]
 
 _PUBLIC = {
     "neuron": "neuron_compiler.capture",
     "LEDGER": "neuron_compiler.ledger",
     "Options": "neuron_compiler.options",
     "recompile_report": "neuron_compiler.report.recompiles",
+    "CompiledProgram": "neuron_compiler.saved.program",
+    "compile_exported": "neuron_compiler.saved.exporting",
+    "save": "neuron_compiler.saved.saving",
+    "load": "neuron_compiler.saved.loading",
 }
 
 

@@ -158,6 +158,34 @@ def _compile(
     observer.captured(captured, inputs, outputs)
     with _timed("passes", seconds, observer):
         program, records = optimise(graph, options, observer)
+    return _for_host(program, captured, records, inputs, outputs, options, observer, seconds)
+
+
+def compile_program(
+    program: Program,
+    inputs: Sequence[Layout],
+    outputs: Sequence[Layout],
+    options: Options,
+    observer: Observer | None = None,
+) -> Compilation:
+    """Compile a program whose passes have run, such as one that was read from its text."""
+    observer = observer or Observer()
+    with observer.stage("compile"):
+        observer.captured(program, inputs, outputs)
+        return _for_host(program, program, (), inputs, outputs, options, observer, {"passes": 0.0})
+
+
+def _for_host(
+    program: Program,
+    captured: Program,
+    records: tuple[PassRecord, ...],
+    inputs: Sequence[Layout],
+    outputs: Sequence[Layout],
+    options: Options,
+    observer: Observer,
+    seconds: dict[str, float],
+) -> Compilation:
+    graph = captured.graph
     with _timed("lower", seconds, observer):
         functions, reasons = _emulation(program, options)
         module = emit.lower(

@@ -80,6 +80,10 @@ class DumpError(NeuronCompilerError):
     """A dump cannot be written; names the folder."""
 
 
+class ArtifactError(NeuronCompilerError, ValueError):
+    """A compiled program cannot be saved, a file is none that can be loaded, or weights do not belong to it."""
+
+
 class RuntimeFault(NeuronCompilerError, RuntimeError):
     """A compiled program cannot run: wrong arguments, a forked process, an error reported by the executable."""
 

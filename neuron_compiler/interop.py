@@ -145,12 +145,29 @@ def compile_module(bytecode: bytes) -> Any:
 
 
 def _compile(made: Any, module: bytes) -> Any:
+    return made.compile_and_load(module, _jax.DeviceList((_device_of(made),)), _compile_options())
+
+
+def _compile_options() -> Any:
     options = xla_client.CompileOptions()
     options.num_replicas = 1
     options.num_partitions = 1
     # An explicit cast in the traced graph always rounds: XLA may not keep a bf16 value in float32 across one.
     options.env_option_overrides = [("xla_allow_excess_precision", False)]
-    return made.compile_and_load(module, _jax.DeviceList((_device_of(made),)), options)
+    return options
+
+
+def serialize(executable: Any) -> bytes:
+    """The machine code of a compiled module."""
+    return bytes(executable.serialize())
+
+
+def deserialize(data: bytes) -> Any:
+    """What ``serialize`` was given; only for the same jaxlib and a processor that has what it was compiled for.
+
+    Functions of other libraries that it calls must have been loaded.
+    """
+    return client().deserialize_executable(data, _jax.DeviceList((device(),)), _compile_options())
 
 
 def optimised_hlo(executable: Any) -> str:

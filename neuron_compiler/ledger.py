@@ -6,6 +6,7 @@ Nothing here prints. Counts also go to ``torch._dynamo.utils.counters["neuron"]`
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass
@@ -29,15 +30,24 @@ class Ledger:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: Counter[Entry] = Counter()
+        self._untold: Counter[str] = Counter()
 
     def record(self, entry: Entry, count: int = 1) -> None:
         """Count one executed event; the first of its kind is logged."""
         with self._lock:
             first = entry not in self._counts
             self._counts[entry] += count
-            _dynamo_counters()[_counter_name(entry)] += count
+            self._tell_dynamo(_counter_name(entry), count)
         if first and entry.event == "fallback":
             log.warning("%s runs eagerly: %s (%s)", entry.op, entry.cause, entry.site or "no source line")
+
+    def _tell_dynamo(self, name: str, count: int) -> None:
+        """Count where PyTorch's tools look, once there is such a place: it is not imported for that."""
+        self._untold[name] += count
+        counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+        if counters is not None:
+            counters["neuron"].update(self._untold)
+            self._untold.clear()
 
     def counts(self, event: str | None = None) -> dict[Entry, int]:
         """Counts so far, of one event or of all."""
@@ -56,12 +66,6 @@ def _counter_name(entry: Entry) -> str:
     if entry.event == "fallback":
         return f"fallback: {entry.op}: {entry.cause}"
     return f"{entry.event}: {entry.op}" if entry.op else entry.event
-
-
-def _dynamo_counters() -> Counter[str]:
-    from torch._dynamo.utils import counters
-
-    return counters["neuron"]
 
 
 LEDGER = Ledger()

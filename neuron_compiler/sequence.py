@@ -166,3 +166,10 @@ class Sequence:
 def eager_getitem(source: int, index: int, write: int) -> RunEager:
     """Take one element of an eager op's tuple result."""
     return RunEager(operator.getitem, (Slot(source), index), (), write, None)
+
+
+def bernoulli_in_order_of_memory(
+    x: torch.Tensor, p: float, *, generator: torch.Generator | None = None
+) -> torch.Tensor:
+    """True with probability ``p``, drawn in the order in which the elements of ``x`` lie."""
+    return torch.empty_like(x).bernoulli_(p, generator=generator)

@@ -34,6 +34,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("dump", "artifacts"),
     ("observers",),
     ("capture", "replay"),
+    ("saved",),
     ("eager_fallback",),
     ("autoload",),
     ("models",),

@@ -247,7 +247,7 @@ class Builder:
         sizes, strides = self.binding.sizes(value.shape), self.binding.sizes(value.stride())
         if sizes is None or strides is None:
             raise CaptureError(f"{node.name} has a data-dependent size {tuple(value.shape)}", loc=location(node))
-        return Layout.of(sizes, strides, _device(value.device))
+        return Layout.of(sizes, strides, device_with_index(value.device))
 
     # --- the end -----------------------------------------------------------------------------------------------
 
@@ -307,7 +307,7 @@ def refusal(node: Node, cause: str, instead: str) -> UnsupportedOp:
     )
 
 
-def _device(device: torch.device) -> torch.device:
+def device_with_index(device: torch.device) -> torch.device:
     """The device with its index; PyTorch records none where the user gave none."""
     if device.type == CPU.type:
         return CPU

@@ -16,6 +16,8 @@ from torch._guards import detect_fake_mode
 from torch._ops import HigherOrderOperator
 from torch.fx import Node
 
+from neuron_compiler.sequence import bernoulli_in_order_of_memory
+
 aten = torch.ops.aten
 
 SAVING, REPEATING = "run_and_save_rng_state", "run_with_rng_state"
@@ -64,15 +66,12 @@ def as_eager_ran(node: Node) -> tuple[Any, tuple[Any, ...]]:
     return node.target, (*node.args[: place - 1], bernoulli_in_order_of_memory, *node.args[place:])
 
 
-def bernoulli_in_order_of_memory(
-    x: torch.Tensor, p: float, *, generator: torch.Generator | None = None
-) -> torch.Tensor:
-    """True with probability ``p``, drawn in the order in which the elements of ``x`` lie."""
-    return torch.empty_like(x).bernoulli_(p, generator=generator)
-
-
 def _source(node: Node) -> str:
-    """Name of the user's function or method that a node came from; empty where Dynamo recorded none."""
+    """Name of the user's function or method that a node came from; empty where none was recorded."""
     stack = node.meta.get("source_fn_stack") or node.meta.get("fwd_source_fn_stack")
+    if not stack and (
+        called := node.meta.get("torch_fn")
+    ):  # torch.export: ("bernoulli_1", "method_descriptor.bernoulli")
+        return str(called[1]).rpartition(".")[2]
     target = stack[-1][1] if stack else ""
     return target if isinstance(target, str) else getattr(target, "__name__", "")

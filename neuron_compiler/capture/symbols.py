@@ -14,27 +14,40 @@ from neuron_compiler.errors import CaptureError
 
 @dataclass(frozen=True)
 class Source:
-    """Where a symbol's number is found: an argument itself, or one of its sizes or strides."""
+    """Where a symbol's number is found: an argument itself, or one of its sizes or strides.
+
+    What is found there is ``scale * symbol + shift``.
+    """
 
     symbol: sympy.Symbol
     argument: int
     dimension: int | None = None
     of_stride: bool = False
+    scale: int = 1
+    shift: int = 0
 
     def read(self, arguments: Sequence[Any]) -> int | float:
         value = arguments[self.argument]
-        if self.dimension is None:
+        if self.dimension is not None:
+            value = value.stride(self.dimension) if self.of_stride else value.size(self.dimension)
+        if self.scale == 1 and self.shift == 0:
             return value  # type: ignore[no-any-return]
-        return value.stride(self.dimension) if self.of_stride else value.size(self.dimension)  # type: ignore[no-any-return]
+        return (value - self.shift) // self.scale  # type: ignore[no-any-return]
 
 
 def sources(examples: Sequence[Any]) -> tuple[Source, ...]:
     """The first place among the (fake) arguments where each symbol can be read."""
     found: dict[sympy.Symbol, Source] = {}
+    derived: dict[sympy.Symbol, Source] = {}
 
     def note(value: Any, *where: Any) -> None:
-        if isinstance(value, torch.SymInt | torch.SymFloat) and isinstance(expr := value.node.expr, sympy.Symbol):
+        if not isinstance(value, torch.SymInt | torch.SymFloat):
+            return
+        if isinstance(expr := value.node.expr, sympy.Symbol):
             found.setdefault(expr, Source(expr, *where))
+        elif (line := _linear(expr)) is not None:
+            symbol, scale, shift = line
+            derived.setdefault(symbol, Source(symbol, *where, scale=scale, shift=shift))
 
     for index, example in enumerate(examples):
         note(example, index)
@@ -44,7 +57,23 @@ def sources(examples: Sequence[Any]) -> tuple[Source, ...]:
                 note(size, index, d)
             for d, stride in enumerate(example.stride()):
                 note(stride, index, d, True)
-    return tuple(found.values())
+    return (*found.values(), *(source for symbol, source in derived.items() if symbol not in found))
+
+
+def _linear(expr: sympy.Expr) -> tuple[sympy.Symbol, int, int] | None:
+    """Symbol, scale and shift of an expression that is linear in its one symbol, with whole numbers."""
+    if len(expr.free_symbols) != 1:
+        return None
+    symbol = next(iter(expr.free_symbols))
+    scale, rest = expr.coeff(symbol, 1), expr.coeff(symbol, 0)
+    if not (scale.is_Integer and rest.is_Integer) or scale == 0 or sympy.expand(expr - scale * symbol - rest) != 0:
+        return None
+    return symbol, int(scale), int(rest)
+
+
+def numbers(found: Sequence[Source], key: Sequence[int | float]) -> dict[sympy.Symbol, int | float]:
+    """The numbers of the symbols, from those read at their sources."""
+    return {source.symbol: number for source, number in zip(found, key, strict=True)}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from neuron_compiler.saved.machine import processor
+
 HELP = "what a bug report needs to know of this machine"
 
 PACKAGES = (
@@ -86,17 +88,6 @@ def machine() -> Iterator[tuple[str, str]]:
     yield "threads", f"{torch.get_num_threads()} in torch, {torch.get_num_interop_threads()} between ops"
     yield "torch kernels", str(torch.backends.cpu.get_cpu_capability())
     yield "C++ compiler", cxx()
-
-
-def processor(description: Path = Path("/proc/cpuinfo")) -> tuple[str, frozenset[str]]:
-    """Model and flags, from Linux's description of the first core."""
-    try:
-        lines = description.read_text().partition("\n\n")[0].splitlines()
-    except OSError:
-        return platform.processor() or platform.machine(), frozenset()
-    pairs = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-    model = pairs.get("model name") or platform.machine()
-    return model, frozenset((pairs.get("flags") or pairs.get("Features") or "").split())
 
 
 def cxx() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 
 import pytest
@@ -39,6 +40,15 @@ def test_what_is_given_out_is_a_copy() -> None:
     ledger.record(RAND)
     ledger.counts()[RAND] = 99
     assert ledger.counts() == {RAND: 1}
+
+
+def test_dynamo_is_told_what_was_counted_before_it_was_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger()
+    with monkeypatch.context() as patch:
+        patch.delitem(sys.modules, "torch._dynamo.utils")
+        ledger.record(RAND, 2)
+    ledger.record(COMPILE)
+    assert dict(counters["neuron"]) == {"random: aten.rand.default": 2, "compile": 1}
 
 
 def test_clear_forgets_and_counts_again() -> None:
