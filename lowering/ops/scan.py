@@ -17,7 +17,7 @@ from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType, TupleType
 from neuron_compiler.lowering.numeric import Array, cast, constant, is_float, narrow
-from neuron_compiler.opdef import Call, Kind, op, per_input_element
+from neuron_compiler.opdef import Kind, op, per_input_element
 
 aten = torch.ops.aten
 
@@ -120,21 +120,34 @@ def cummin(x: Array, dim: int, *, out: TupleType) -> tuple[Array, Array]:
     return _extreme(x, dim, lambda row, best: row <= best)
 
 
-def _real(call: Call) -> str | None:
-    return "complex logcumsumexp" if call.type(0).dtype.is_complex else None
+def _log_of_sum(x: Array, y: Array) -> Array:
+    """Logarithm of exp(x) + exp(y), from the lower of the two by real part and the higher."""
+    low, high = jnp.minimum(x, y), jnp.maximum(x, y)
+    equal_infinities = (low == high) & (abs(low) == np.inf)
+    return jnp.where(equal_infinities, x, jnp.log1p(jnp.exp(low - high)) + high)
 
 
-@op(aten.logcumsumexp.default, kind=Kind.SCAN, when=_real, work=per_input_element(flops=4, transcendental=2))
+def _log_of_complex_sum(x: Array, y: Array) -> Array:
+    lower = x.real < y.real
+    low, high = jnp.where(lower, x, y), jnp.where(lower, y, x)
+    infinite = jnp.isinf(low.real) & (low.real == high.real)
+    # Where both vanish their angle means nothing; where both are infinite it is that of the sum.
+    at_infinity = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))
+    part = low - high
+    part = jnp.where(part.real == -np.inf, 0, jnp.exp(part))  # XLA's is NaN where the angle is infinite
+    found = jnp.where(infinite, at_infinity, jnp.log1p(part) + high)
+    return jnp.where(jnp.isnan(x) | jnp.isnan(y), lax.complex(jnp.nan, jnp.nan).astype(x.dtype), found)
+
+
+@op(aten.logcumsumexp.default, kind=Kind.SCAN, work=per_input_element(flops=4, transcendental=2))
 def logcumsumexp(x: Array, dim: int, *, out: TensorType) -> Array:
     if x.ndim == 0 or x.size == 0:
         return x
     wide = ACCUMULATED_IN.get(out.dtype, out.dtype)
+    add = _log_of_complex_sum if out.dtype.is_complex else _log_of_sum
 
     def step(total: Array, row: Array) -> tuple[Array, Array]:
-        row = cast(row, wide)
-        low, high = jnp.minimum(row, total), jnp.maximum(row, total)
-        equal_infinities = (low == high) & (abs(low) == np.inf)
-        total = jnp.where(equal_infinities, row, jnp.log1p(jnp.exp(low - high)) + high)
+        total = add(cast(row, wide), total)
         return total, narrow(total, out)
 
     return along(step, lambda row: jnp.broadcast_to(constant(-np.inf, wide), row.shape), x, dim % x.ndim)

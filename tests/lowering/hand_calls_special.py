@@ -30,3 +30,10 @@ def _polynomial(name: str) -> dict[str, tuple[Call, ...]]:
 
 
 CALLS: dict[str, tuple[Call, ...]] = {k: v for name in POLYNOMIALS for k, v in _polynomial(name).items()}
+_SHAPES = torch.tensor([1e-3, 0.1, 0.8, 1.0, 2.5, 7.9, 8.1, 30.0, 1000.0])
+CALLS["aten._standard_gamma_grad.default"] = tuple(
+    ((_SHAPES.to(dtype).repeat_interleave(12), torch.tensor(factors, dtype=dtype).repeat(9) * scale), {})
+    for dtype in (torch.float32, torch.float64)
+    for factors in ((0.0, 1e-6, 0.1, 0.5, 0.79, 0.81, 1.0, 2.0, 7.0, 9.0, 29.0, 990.0),)
+    for scale in (1.0, 1.2)
+)

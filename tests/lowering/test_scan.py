@@ -54,3 +54,11 @@ def test_logcumsumexp_of_infinities() -> None:
         rows = [[-INF, -INF, 1.0, INF], [1.0, -INF, 2.0, NAN], [500.0, 500.0, -500.0, INF], [INF, INF, 1.0, -INF]]
         check(aten.logcumsumexp.default, torch.tensor(rows), 1)
         check(aten.logcumsumexp.default, torch.tensor(rows), -2)
+
+
+def test_logcumsumexp_of_complex_infinities_and_nan() -> None:
+    inf, nan = float("inf"), float("nan")
+    values = [complex(-inf, 1), complex(1, 2), complex(-300, 1), complex(300, 1), complex(inf, 0.5), complex(inf, 2)]
+    with Batch() as check:
+        for row in (values, values[::-1], [*values[:2], complex(nan, 1), *values[2:]], [complex(1, inf), 2]):
+            check(aten.logcumsumexp.default, torch.tensor(row, dtype=torch.complex64), 0)
