@@ -38,6 +38,7 @@ class Case:
         op: the op at the bucket's.
         tensors: every tensor operand, in order of the operands; lists are laid flat.
         at: numbers in ``tensors`` of each positional operand.
+        hidden: an operand and its dimension whose padding an attention's mask has to hide, where it has no mask.
     """
 
     true: Op
@@ -51,6 +52,7 @@ class Case:
     ranged: dict[int, int] = field(default_factory=dict)
     broken: set[int] = field(default_factory=set)
     free: set[int] = field(default_factory=set)
+    hidden: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:

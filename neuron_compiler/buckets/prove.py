@@ -8,7 +8,7 @@ that the program computes with become arguments. A refusal names the op, how pad
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from math import prod
+from math import inf, prod
 from typing import TypeAlias
 
 import neuron_compiler.buckets.rules_of_places  # noqa: F401  (registers its rules)
@@ -181,6 +181,8 @@ class _Work:
             masked = replace(masked, operands=tuple(
                 Value(self._number(number, op)) if i == 1 else o for i, o in enumerate(masked.operands)
             ), kind=f"aten.{base_name(op.kind)}.Tensor")  # fmt: skip
+        if case.hidden is not None:
+            masked = self._hiding(masked, case.tensors[case.hidden[0]], case.hidden[1])
         if case.name == "mean" and masks:
             self.ops.extend(self._mean(case, masked, masks))
         else:
@@ -203,6 +205,18 @@ class _Work:
             self.ops.append(Op(result, "aten.where.ScalarOther", operands, type_, (), op.loc))
             name = result
         return name
+
+    def _hiding(self, op: Op, keys: Tensor, dimension: int) -> Op:
+        """An attention with a mask that is minus infinity at padded keys."""
+        shape = (1, 1, 1, keys.bucket[dimension])
+        dim, type_ = self._called(keys, dimension), TensorType(shape, keys.dtype)
+        key = ("valid", _positions(keys.dims[dimension]), _positions(dim), shape)
+        valid = self._argument(key, Valid(dim, shape), TensorType(shape, DType.BOOL))
+        zeros, bias = f"{op.result}_zeros", f"{op.result}_bias"
+        self.ops.append(Op(zeros, "aten.full.default", (shape, 0.0), type_, (("dtype", keys.dtype),), op.loc))
+        operands: tuple[Operand, ...] = (Value(valid), Value(zeros), -inf)
+        self.ops.append(Op(bias, "aten.where.ScalarOther", operands, type_, (), op.loc))
+        return replace(op, attrs=tuple(sorted((*op.attrs, ("attn_mask", Value(bias))), key=lambda a: a[0])))
 
     def called(self, tensor: Tensor) -> Tensor:
         """A value at the sizes of the call."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import inf
 
 from neuron_compiler.buckets import extent
+from neuron_compiler.buckets.extent import Tensor
 from neuron_compiler.buckets.flow import Case, NotProven
 from neuron_compiler.ir.graph import DType
 
@@ -241,25 +242,38 @@ def convolution_backward(case: Case) -> None:
 
 @rule("_scaled_dot_product_flash_attention_for_cpu")
 def attention(case: Case) -> None:
-    """Batch, heads and queries follow. Keys are read across, unless none that comes after its query is looked at."""
-    query, key, value = case.tensors[:3]
-    causal = case.op.operand(4, False) is True and extent.alike(query.dims[2], key.dims[2])
+    """Batch, heads and queries follow; padded keys and values are zero, and no true query looks at them."""
     case.follow(0, [0, 1, 2, None])
-    for number, tensor in ((1, key), (2, value)):
+    for number in (1, 2):
         case.follow(number, [0, 1, None, None])
-        if causal and extent.repeats(tensor.dims[2]):
-            case.vouch(number, 2)
-            case.broken.add(2)
-    for number in range(3, len(case.tensors)):  # the mask: [..., queries, keys]
-        rank = case.tensors[number].rank
-        case.follow(number, [*range(4 - rank, 3), None])
+        case.mask(number, 2, 0.0)
+    case.broken.add(2)
+    _hide_keys(case, 0, case.op.operand(4, False) is True, case.tensors[3:])
 
 
 @rule("_scaled_dot_product_flash_attention_for_cpu_backward")
 def attention_backward(case: Case) -> None:
-    for number in range(len(case.tensors)):
-        rank = case.tensors[number].rank
-        case.follow(number, [0, 1, *([None] * (rank - 2))] if rank >= 3 else [None] * rank)
+    """The same of the gradient; padded queries give nothing to the gradients of keys and values."""
+    for number in range(6):  # gradient, query, key, value, result, log-sum-exp
+        case.follow(number, [0, 1, 2, None][: case.tensors[number].rank])
+        case.mask(number, 2, 0.0)
+    _hide_keys(case, 1, case.op.operand(7, False) is True, case.tensors[6:])
+
+
+def _hide_keys(case: Case, query: int, causal: bool, given: Sequence[Tensor]) -> None:
+    """Padded keys get no weight: they come after every true query, or the mask says so."""
+    keys = case.tensors[query + 1].dims[2]
+    for number, tensor in enumerate(given, len(case.tensors) - len(given)):  # [..., queries, keys]
+        rank = tensor.rank
+        case.follow(number, [d + 4 - rank if d != rank - 1 else None for d in range(rank)])
+        if rank and tensor.dtype.is_floating:
+            case.mask(number, rank - 1, -inf)
+    if not extent.is_padded(keys) or (causal and extent.alike(case.tensors[query].dims[2], keys)):
+        return
+    if not given:
+        case.hidden = (query + 1, 2)
+    elif not given[0].rank or not given[0].dtype.is_floating or not extent.is_padded(given[0].dims[-1]):
+        raise NotProven("has a mask that does not tell padded keys from true ones")
 
 
 # --- normalisations -----------------------------------------------------------------------------------------------

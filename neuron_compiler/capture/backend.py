@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from neuron_compiler import options as options_module
 from neuron_compiler.buckets.padded import PaddedExecutable
 from neuron_compiler.capture import effects, expanded_writes, origins, replaced, symbols
-from neuron_compiler.capture.buckets import Buckets
+from neuron_compiler.capture.buckets import Buckets, symbols_of_sizes
 from neuron_compiler.capture.build import Builder, Segment, refusal
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
@@ -59,6 +59,7 @@ class CompiledGraph:
         self.caller = caller
         self.sources = symbols.sources(examples)
         self.buckets = Buckets(examples, options)
+        self._of_tensors = frozenset(map(str, symbols_of_sizes(examples)))
         self._sequences: OrderedDict[tuple[int | float, ...], Sequence] = OrderedDict()
         self._last: tuple[int | float, ...] = ()
         self._lock = threading.Lock()
@@ -90,7 +91,7 @@ class CompiledGraph:
         return {str(source.symbol): number for source, number in zip(self.sources, key, strict=False)}
 
     def _watch(self, key: tuple[int | float, ...]) -> Watch:
-        return Watch(self.options, self.caller, self._numbers(key), self._numbers(self._last))
+        return Watch(self.options, self.caller, self._numbers(key), self._numbers(self._last), self._of_tensors)
 
     def _build(self, key: tuple[int | float, ...], watch: Watch) -> Sequence:
         binding = Binding({source.symbol: number for source, number in zip(self.sources, key, strict=True)})

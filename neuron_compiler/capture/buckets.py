@@ -48,7 +48,7 @@ class Buckets:
 
     def __init__(self, examples: Sequence[Any], options: Options) -> None:
         self.options = options
-        self.symbols = _symbols_of_sizes(examples) if options.buckets is not None else frozenset()
+        self.symbols = symbols_of_sizes(examples) if options.buckets is not None else frozenset()
         self.guards = _guards(examples) if self.symbols else ()
         self.refused: dict[sympy.Symbol, Refusal] = {}
         self._builders: OrderedDict[tuple[Any, ...], Builder] = OrderedDict()
@@ -170,7 +170,7 @@ def _proofs(true: Builder, bucket: Builder, call: Builder | None = None) -> dict
     return proofs
 
 
-def _symbols_of_sizes(examples: Sequence[Any]) -> frozenset[sympy.Symbol]:
+def symbols_of_sizes(examples: Sequence[Any]) -> frozenset[sympy.Symbol]:
     """Symbols that are a size of some argument, by themselves or in an expression."""
     found: set[sympy.Symbol] = set()
     for example in examples:

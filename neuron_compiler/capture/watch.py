@@ -76,12 +76,14 @@ class Watch:
         caller: whose graph it is.
         sizes: the symbols' numbers by name.
         before: those of the build before; empty for the first.
+        of_tensors: the symbols that are sizes of arguments; the others are numbers.
     """
 
     options: Options
     caller: Caller
     sizes: Mapping[str, int | float]
     before: Mapping[str, int | float]
+    of_tensors: frozenset[str]
     plan: Plan | None = None
     left_out: Mapping[str, Refusal] = field(default_factory=dict)
     observer: Observer = field(default_factory=Observer)
@@ -142,12 +144,15 @@ class Watch:
                 f"{r.op} {r.cause}" + (f" ({r.site})" if r.site else "") for r in self.left_out.values()
             )
             return "not padded to a bucket: " + "; ".join(causes)
+        changed = [s for s, n in self.sizes.items() if self.before.get(s) != n]
+        if numbers := [self._name(s) for s in changed if s not in self.of_tensors]:
+            return f"{', '.join(numbers)}: a number that programs are made for; pass it as a tensor, torch.tensor(...)"
         if self.plan is not None:
             return ""
-        changed = [n for s, n in self.sizes.items() if self.before.get(s) != n and isinstance(n, int) and n > 1]
-        if not changed:
+        largest = max((self.sizes[s] for s in changed), default=0)
+        if not isinstance(largest, int) or largest < 2:
             return ""
-        bucket = 1 << (max(changed) - 1).bit_length()
+        bucket = 1 << (largest - 1).bit_length()
         return (
             f"options={{'buckets': 'powers_of_2'}}: one program for sizes {bucket // 2 + 1} to {bucket}, where the "
             "check proves that padding changes no result"

@@ -108,6 +108,44 @@ def test_sizes_share_a_program(name):
     assert_shared(MODELS[name], rows(4))
 
 
+POSITIONS = torch.randn(32, 4, generator=torch.Generator().manual_seed(1))
+
+
+def attended(x, **how):
+    """Attention whose padding repeats nothing: each position has its own vector, infinite beyond 9."""
+    y = x + POSITIONS[: x.shape[1]] / (torch.arange(x.shape[1]) < 10)[:, None]
+    return F.scaled_dot_product_attention(y[:, None], y[:, None] * 2, y[:, None] - 1, **how)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_attention_over_a_padded_sequence(causal):
+    def model(x):
+        return attended(x, is_causal=causal)
+
+    assert_shared(model, lambda n: torch.randn(2, n, 4), at=1)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gradients_through_attention_over_a_padded_sequence(causal):
+    run = compiled(lambda x: attended(x, is_causal=causal).pow(2).mean(), dynamic=None)
+    for n in (5, 7, 8):
+        x = torch.randn(2, n, 4, requires_grad=True)
+        torch._dynamo.mark_dynamic(x, 1)
+        (found,) = torch.autograd.grad(run(x), [x])
+        (expected,) = torch.autograd.grad(attended(x, is_causal=causal).pow(2).mean(), [x])
+        torch.testing.assert_close(found, expected)
+    assert LEDGER.counts("unbucketed") == {}
+    assert LEDGER.total("compile") == 2
+
+
+def test_attention_with_a_mask_over_a_padded_sequence():
+    def model(x):
+        below = torch.arange(x.shape[1])[:, None] >= torch.arange(x.shape[1])
+        return attended(x, attn_mask=torch.where(below, 0.0, float("-inf")))
+
+    assert_shared(model, lambda n: torch.randn(2, n, 4), at=1)
+
+
 def test_images_share_programs():
     def model(x):
         return F.max_pool2d(F.conv2d(x.view(-1, 1, 2, 2), W[None, None, :2, :2], padding=1), 2)

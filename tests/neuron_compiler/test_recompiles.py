@@ -110,6 +110,15 @@ def test_a_new_size_of_one_trace():
     assert "one program for sizes 9 to 16" in last.advice
 
 
+def test_a_number_that_changes():
+    run = compiled(lambda x, n: x * n, dynamic=True, buckets="powers_of_2")
+    for n in (3, 4):
+        run(torch.ones(5), n)
+    (record,) = recompile_report().records
+    assert (record.kind, record.changed) == ("size", "n: 3 -> 4")
+    assert record.advice.startswith("n: a number that programs are made for; pass it as a tensor")
+
+
 def test_forward_and_backward_of_one_size_are_one_recompile():
     weight = torch.ones(3, requires_grad=True)
     run = compiled(lambda x: (x * weight).sin().sum(), dynamic=True)

@@ -228,7 +228,7 @@ def no_gradients() -> Any:
 
 
 @settings(
-    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "60")),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", "30")),
     deadline=None,
     report_multiple_bugs=True,
     suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
