@@ -135,6 +135,9 @@ def pow_scalar(x: Array, exponent: Any, *, out: TensorType) -> Array:
     """Small exponents are products and roots, as ATen computes them."""
     (a,) = working(out, x)
     if _is_whole(out.dtype):
+        if exponent < 0:
+            never = jnp.zeros((), bool)
+            checks.require(never, "Integers to negative integer powers are not allowed.", RuntimeError)
         return narrow(_integer_power(a, constant(exponent, out.dtype)), out)
     if exponent == 0:
         return narrow(jnp.ones_like(a), out)

@@ -71,7 +71,11 @@ def index_select(x: Array, dim: int, index: Array, *, out: TensorType) -> Array:
         in_range(index, 1, "index out of range in self")
         return jnp.broadcast_to(x, out.shape)
     axis = dim % x.ndim
-    in_range(index, x.shape[axis], "index out of range in self")
+    if axis == 1:  # a kernel of its own in ATen, with words and a type of its own
+        message = f"INDICES element is out of DATA bounds, axis_dim={x.shape[axis]}"
+        in_range(index, x.shape[axis], message, RuntimeError)
+    else:
+        in_range(index, x.shape[axis], "index out of range in self")
     return slices_of(x.shape, axis, index.reshape(-1)).read(x).reshape(out.shape)
 
 
