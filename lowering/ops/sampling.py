@@ -2,10 +2,14 @@
 
 Coordinates are brought into the image as ATen does, with its rule that a clipped coordinate has no gradient; backward
 is the derivative of the forward formula. An element outside the image counts 0.
+
+Half precisions round each step, as ATen's kernel does: what they make of a coordinate decides which elements are read.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import reduce
 from itertools import product
 from math import prod
 
@@ -14,7 +18,7 @@ import jax.numpy as jnp
 import torch
 
 from neuron_compiler.ir.graph import TensorType, TupleType
-from neuron_compiler.lowering.numeric import Array, narrow, widen
+from neuron_compiler.lowering.numeric import Array, narrow
 from neuron_compiler.opdef import Call, Kind, Work, op
 
 aten = torch.ops.aten
@@ -25,7 +29,7 @@ ZEROS, BORDER, REFLECTION = range(3)
 
 def _unnormalise(x: Array, size: int, align_corners: bool) -> Array:
     """From [-1, 1] to element positions."""
-    return (x + 1) / 2 * (size - 1) if align_corners else ((x + 1) * size - 1) / 2
+    return (x + 1) * ((size - 1) / 2) if align_corners else (x + 1) * (size / 2) - 0.5
 
 
 def _clip(x: Array, size: int) -> Array:
@@ -76,7 +80,25 @@ def _cubic_weights(part: Array) -> list[Array]:
     def far(x: Array) -> Array:
         return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
 
-    return [far(part + 1), near(part), near(1 - part), far(2 - part)]
+    return [far(part + 1), near(part), near(1 - part), far(1 - part + 1)]
+
+
+def _interpolated(
+    image: Array,
+    low: list[Array],
+    weights: list[list[Array]],
+    place: Callable[[Array, int], Array],
+    at: tuple[Array, ...],
+) -> Array:
+    """Sum over four taps of each axis that ``at`` has no position of, the last axis innermost: [N, C, P]."""
+    axis = len(at)
+    if axis == len(low):
+        return _fetch(image, list(at))
+    terms = (
+        _interpolated(image, low, weights, place, (*at, place(low[axis] + tap - 1, axis))) * weight[:, None]
+        for tap, weight in enumerate(weights[axis])
+    )
+    return reduce(jnp.add, terms)
 
 
 def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: bool) -> Array:
@@ -95,16 +117,12 @@ def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: b
         part = [x - at for x, at in zip(placed, low, strict=True)]
         values = jnp.zeros((*image.shape[:2], prod(result)), image.dtype)
         for corner in product((0, 1), repeat=len(space)):
-            weight = prod(p if side else 1 - p for p, side in zip(part, corner, strict=True))
+            weight = prod(p if side else 1 - p for p, side in reversed(list(zip(part, corner, strict=True))))
             values += _fetch(image, [at + side for at, side in zip(low, corner, strict=True)]) * weight[:, None]
     else:
         low = [jax.lax.stop_gradient(jnp.floor(x)) for x in raw]
         weights = [_cubic_weights(x - at) for x, at in zip(raw, low, strict=True)]
-        values = jnp.zeros((*image.shape[:2], prod(result)), image.dtype)
-        for tap in product(range(4), repeat=len(space)):
-            weight = prod(w[t] for w, t in zip(weights, tap, strict=True))
-            at = [_place(x + t - 1, n, padding, align_corners) for x, t, n in zip(low, tap, space, strict=True)]
-            values += _fetch(image, at) * weight[:, None]
+        values = _interpolated(image, low, weights, lambda x, axis: _place(x, space[axis], padding, align_corners), ())
     return values.reshape(*image.shape[:2], *result)
 
 
@@ -128,7 +146,7 @@ def grid_sampler(
 ) -> Array:
     if out.numel == 0:
         return jnp.zeros(out.shape, image.dtype)
-    return narrow(_sample(widen(image), widen(grid), interpolation_mode, padding_mode, align_corners), out)
+    return narrow(_sample(image, grid, interpolation_mode, padding_mode, align_corners), out)
 
 
 @op(
@@ -154,7 +172,7 @@ def grid_sampler_backward(
     if grad.size == 0:
         by_image, by_grid = jnp.zeros_like(image), jnp.zeros_like(grid)
     else:
-        by_image, by_grid = jax.vjp(forward, widen(image), widen(grid))[1](widen(grad))
+        by_image, by_grid = jax.vjp(forward, image, grid)[1](grad)
     wanted = zip((by_image, by_grid), output_mask, out.elements, strict=True)
     found = [narrow(x, e) if mask and isinstance(e, TensorType) else None for x, mask, e in wanted]
     return found[0], found[1]

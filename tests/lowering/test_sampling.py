@@ -69,3 +69,21 @@ def test_work_is_a_multiply_add_for_each_element_read() -> None:
     image, grid = torch.randn(1, 3, 4, 4), torch.rand(1, 2, 5, 2)
     assert work(aten.grid_sampler_2d.default, image, grid, 0, 0, True).flops == 2 * 4 * 3 * 10
     assert work(aten.grid_sampler_2d.default, image, grid, 2, 0, True).flops == 2 * 16 * 3 * 10
+
+
+@pytest.mark.parametrize("mode", range(3), ids=["bilinear", "nearest", "bicubic"])
+def test_half_precisions_round_each_step(mode: int) -> None:
+    """Coordinates of eight bits name other elements than exact ones; eager's are meant, to the bit."""
+    torch.manual_seed(0)
+    calls = []
+    for space, overload in (((5, 20), aten.grid_sampler_2d.default), ((4, 5, 6), aten.grid_sampler_3d.default)):
+        if mode == 2 and len(space) == 3:
+            continue
+        image = torch.randn(2, 3, *space, dtype=torch.bfloat16)
+        grid = (torch.randn(2, *(7,) * len(space), len(space)) * 1.2).bfloat16()
+        calls.append(call(overload, image, grid, mode, len(space) - 2, False))
+    for made, found in zip(calls, evaluate(*calls), strict=True):
+        wanted = made.overload(*made.args)
+        assert torch.equal(found[0], wanted)
+        exact = made.overload(*(x.float() if isinstance(x, torch.Tensor) else x for x in made.args))
+        assert not torch.equal(exact.bfloat16(), wanted), "the steps matter"
