@@ -230,10 +230,9 @@ class Growth:
         members = [self._own(self.graph.ops[i]) for i in indices]
         if len(indices) > self.max_ops or any(region.role is Role.ATTENTION for region in members):
             return
-        region = members[0]
-        for other in members[1:]:
-            if other is not region:
-                region = self.regions.merge(region, other)
+        region, *others = {id(member): member for member in members}.values()
+        for other in others:
+            region = self.regions.merge(region, other)
         region.role, region.anchor, region.anchor_op = Role.ATTENTION, last.result, last.kind
         region.anchor_kind, region.runs = Kind.ATTENTION, None
         result = result_type(last)

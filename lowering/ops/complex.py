@@ -42,7 +42,10 @@ def view_as_complex(x: Array) -> Array:
     aten._conj_copy.default,
     kind=Kind.ELEMENTWISE,
 )
-def conj(x: Array) -> Array:
+def conj(x: Array | complex, *, out: TensorType) -> Array:
+    """Autograd's formulas ask for it of the numbers that a program multiplies by, too."""
+    if isinstance(x, int | float | complex):
+        return constant(x.conjugate(), out.dtype)
     return lax.conj(x) if dtype_of(x).is_complex else x
 
 

@@ -173,6 +173,7 @@ def grid_sampler_backward(
         by_image, by_grid = jnp.zeros_like(image), jnp.zeros_like(grid)
     else:
         by_image, by_grid = jax.vjp(forward, image, grid)[1](grad)
-    wanted = zip((by_image, by_grid), output_mask, out.elements, strict=True)
-    found = [narrow(x, e) if mask and isinstance(e, TensorType) else None for x, mask, e in wanted]
+    # ATen gives the grid's gradient whether or not ``output_mask`` asks for it.
+    wanted = zip((by_image, by_grid), out.elements, strict=True)
+    found = [narrow(x, e) if isinstance(e, TensorType) else None for x, e in wanted]
     return found[0], found[1]

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from neuron_compiler.capture import effects
 from neuron_compiler.capture.convert import constant_bytes, meta_value
 from neuron_compiler.capture.draws import as_eager_ran
 from neuron_compiler.capture.location import location
@@ -204,7 +205,7 @@ class Builder:
     def _is_read_outside(self, node: Node, inside: set[Node]) -> bool:
         if not isinstance(meta_value(node), torch.Tensor):
             return False
-        if node in self.partition.bases:
+        if node in self.partition.bases or node.target in effects.KEPT:
             return True
         for user in (*node.users, *self._readers.get(node, ())):
             if user in inside:

@@ -16,7 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 
 from neuron_compiler import dtypes
-from neuron_compiler.capture import draws
+from neuron_compiler.capture import draws, effects
 from neuron_compiler.capture.convert import MULTI_VIEWS, VIEWS, meta_value, tensor_type, to_op, value_type, view_base
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
@@ -260,6 +260,7 @@ class Partition:
     def _drop_unread(self) -> None:
         """Forget nodes that nothing needs, such as the tensor that a random draw reads only the shape of."""
         roots = [*self.output.all_input_nodes, *self._ordered_nodes]
+        roots += [node for node in self.placements if node.target in effects.KEPT]
         roots += [n for n, p in self.placements.items() if p.role is Role.WRITEBACK]
         live: set[Node] = set()
         while roots:

@@ -87,3 +87,16 @@ def test_half_precisions_round_each_step(mode: int) -> None:
         assert torch.equal(found[0], wanted)
         exact = made.overload(*(x.float() if isinstance(x, torch.Tensor) else x for x in made.args))
         assert not torch.equal(exact.bfloat16(), wanted), "the steps matter"
+
+
+def test_the_gradient_of_an_image_sampled_at_constant_places_compiles() -> None:
+    torch.manual_seed(0)
+    places = torch.rand(2, 3, 2, 2) * 1.8 - 0.9
+
+    def run(image: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.grid_sample(image, places, align_corners=False).square()
+
+    image = torch.randn(2, 2, 4, 3, requires_grad=True)
+    (wanted,) = torch.autograd.grad(run(image).sum(), image)
+    (found,) = torch.autograd.grad(torch.compile(run, backend="neuron")(image).sum(), image)
+    torch.testing.assert_close(found, wanted)

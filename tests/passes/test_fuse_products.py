@@ -114,6 +114,21 @@ def test_attention_of_parts_is_one_group():
     assert groups(program) == ["g0_attention attention k1 a b c d e f"]
 
 
+def test_attention_takes_a_maximum_with_its_element_once():
+    program = fused(
+        """
+        %a = aten.bmm.default(%q, %k) : f32[2,4,4]
+        %m = aten.max.dim(%a, -1, true) : (f32[2,4,1], i64[2,4,1])
+        %b = getitem(%m, 0) : f32[2,4,1]
+        %c = aten.sub.Tensor(%a, %b) : f32[2,4,4]
+        %d = aten._softmax.default(%c, -1, false) : f32[2,4,4]
+        %e = aten.bmm.default(%d, %v) : f32[2,4,8]
+        return %e""",
+        "%q: f32[2,4,8], %k: f32[2,8,4], %v: f32[2,4,8]",
+    )
+    assert groups(program) == ["g0_attention attention a m b c d e"]
+
+
 def test_fused_attention_takes_the_views_around_it():
     program = fused(
         """
