@@ -88,6 +88,7 @@ def _calls() -> dict[str, tuple[Call, ...]]:
             for dtype in (torch.float32, torch.bfloat16, torch.float64)
         ],
         "aten._linalg_eigvals.default": [((_noise(2, 4, 4),), {}), ((_noise(3, 3, dtype=torch.complex64),), {})],
+        "neuron_compiler.assertion.default": [((torch.tensor(True),), {}), ((torch.tensor([2.0]), "two"), {})],
         "neuron_compiler.linalg_check.default": [
             ((token, torch.zeros(2, dtype=torch.int32), "linalg.inv"), {"is_matrix": False})
             for token in (None, torch.empty(0))
