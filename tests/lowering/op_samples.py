@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 import op_reach
+import option_calls
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,6 +26,8 @@ from neuron_compiler.opdef import REGISTRY
 
 DTYPES = (torch.float32, torch.int64, torch.bool, torch.bfloat16, torch.float64, torch.complex64)
 MORE_DTYPES = (*DTYPES, torch.float16, torch.int32, torch.uint8, torch.int8, torch.complex128)
+COUNT = 8  # calls of an overload, before those that set an option
+FEWEST, TELLING = 5, 30  # elements of a call that can, and that do show what an option does
 LARGEST = 20_000  # elements of a tensor in a kept call: the rest only costs time
 
 
@@ -231,15 +234,49 @@ def resolve(name: str) -> Callable[..., Any]:
 
 
 def samples(overload: str, source: Source, count: int) -> list[Sample]:
-    """At most ``count`` calls of an overload, spread over element types and arguments."""
+    """About ``count`` calls of an overload, spread over element types and arguments."""
     hand = list(of_hand(overload))
     by_dtype: dict[str, list[Sample]] = {}
     for sample in source.of(overload):
         leaves = [x for x in tree_leaves((sample.args, sample.kwargs)) if isinstance(x, torch.Tensor)]
         by_dtype.setdefault(str(leaves[0].dtype) if leaves else "", []).append(sample)
     share = -(-count // max(1, len(by_dtype)))
-    chosen = [s for group in by_dtype.values() for s in _spread(group, share)]
+    chosen = []
+    for group in by_dtype.values():
+        spread = _spread(group, share)
+        chosen += spread if any(map(_tells, spread)) else [*spread, *_by_telling(group)[:1]]
     return hand + chosen
+
+
+def _elements(sample: Sample) -> int:
+    leaves = tree_leaves((sample.args, sample.kwargs, sample.result))
+    return sum(x.numel() for x in leaves if isinstance(x, torch.Tensor))
+
+
+def _tells(sample: Sample) -> bool:
+    """Whether a call has elements enough for what it computes, and for its options, to show."""
+    operands = [x for x in tree_leaves((sample.args, sample.kwargs)) if isinstance(x, torch.Tensor)]
+    return _elements(sample) >= FEWEST and all(x.numel() for x in operands)
+
+
+def _by_telling(calls: Sequence[Sample]) -> list[Sample]:
+    return sorted(filter(_tells, calls), key=lambda sample: abs(_elements(sample) - TELLING))
+
+
+def setting_options(overload: str, calls: Sequence[Sample]) -> Iterator[Sample]:
+    """A call for each option that none of these sets, made from one of them, where ATen takes it."""
+    bases = _by_telling(calls)
+    if overload in STRIDED or not bases:
+        return
+    for tries in option_calls.calls(resolve(overload), [(base.args, base.kwargs) for base in bases]):
+        for args, kwargs in tries:
+            try:
+                sample = made(overload, args, kwargs)
+            except option_calls.REFUSALS:
+                continue
+            if all(map(_supported, tree_leaves(sample.result))):
+                yield sample
+                break
 
 
 _EDGES_FLOAT = (0.0, -0.0, float("nan"), float("inf"), -float("inf"), 1.0, -1.0, 0.5, -0.5, 2.5, -2.5, 3.7, -3.7, 1e-3)

@@ -11,12 +11,10 @@ import torch
 import neuron_compiler.lowering.ops  # noqa: F401  (fills the registry)
 from neuron_compiler.opdef import REGISTRY, Kind, Registry, op
 
-COUNT = 8  # calls of an overload
-
 
 @pytest.mark.parametrize("overload", [name for name in REGISTRY.names() if not name.startswith("transformers.")])
 def test_rule_gives_what_aten_gives(overload: str) -> None:
-    calls = op_samples.samples(overload, op_samples.FAST, COUNT)
+    calls = op_samples.samples(overload, op_samples.FAST, op_samples.COUNT)
     assert calls, f"no sample reaches {overload}: add one to hand_samples.py"
     supported = [call for call in calls if op_check.why_skipped(call) is None]
     assert supported, f"the rule supports none of: {', '.join(map(str, calls))}"
