@@ -13,7 +13,7 @@ import secrets
 import stat
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -23,7 +23,6 @@ from neuron_compiler.errors import ArtifactError
 FORMAT = "neuron_compiler compiled program"
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
-_CHUNK = 1 << 20
 # Zip has no dates before 1980, and the same program is to give the same file.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -37,22 +36,10 @@ class Writer:
 
     def add(self, name: str, content: bytes) -> str:
         """A member; returns its name."""
-        self.stream(name, lambda put: put(content))
-        return name
-
-    def stream(self, name: str, write: Callable[[Callable[[bytes | memoryview], None]], Any]) -> None:
-        """A member that ``write`` hands over in parts."""
-        digest, size = hashlib.sha256(), 0
         with self.archive.open(zipfile.ZipInfo(name, _DATE), "w", force_zip64=True) as member:
-
-            def put(part: bytes | memoryview) -> None:
-                nonlocal size
-                digest.update(part)
-                member.write(part)
-                size += len(part)
-
-            write(put)
-        self.members[name] = {"sha256": digest.hexdigest(), "size": size}
+            member.write(content)
+        self.members[name] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+        return name
 
     def finish(self, manifest: dict[str, Any]) -> None:
         found = {"format": FORMAT, "format_version": FORMAT_VERSION, **manifest, "members": self.members}
@@ -140,49 +127,15 @@ class Reader:
         return info.header_offset + 30 + int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:], "little")
 
     def read(self, name: str) -> bytes:
-        """A whole member."""
-        parts: list[bytes] = []
-
-        def take(read: Callable[[int], bytes], fill: Callable[[memoryview], None], size: int) -> None:
-            parts.append(read(size))
-
-        self.stream(name, take)
-        return parts[0]
-
-    def stream(
-        self, name: str, take: Callable[[Callable[[int], bytes], Callable[[memoryview], None], int], Any]
-    ) -> Any:
-        """Hand a member to ``take`` as what reads some bytes, what fills some memory, and its size; then check it.
-
-        What ``take`` returns is returned once the digest is right.
-        """
+        """A whole member, checked against its digest."""
         if name not in self._positions:
             raise self._damaged(f"it has no member {name}")
         wanted = self.manifest["members"][name]
-        digest = hashlib.sha256()
         self.file.seek(self._positions[name])
-        left = wanted["size"]
-
-        def read(count: int) -> bytes:
-            nonlocal left
-            part = self.file.read(min(count, left))
-            left -= len(part)
-            digest.update(part)
-            return part
-
-        def fill(memory: memoryview) -> None:
-            nonlocal left
-            if len(memory) > left or self.file.readinto(memory) != len(memory):  # type: ignore[attr-defined]
-                raise self._damaged(f"its member {name} ends early")
-            left -= len(memory)
-            digest.update(memory)
-
-        found = take(read, fill, wanted["size"])
-        while left and read(_CHUNK):
-            pass
-        if left or digest.hexdigest() != wanted["sha256"]:
+        content = self.file.read(wanted["size"])
+        if hashlib.sha256(content).hexdigest() != wanted["sha256"]:
             raise self._damaged(f"its member {name} is not what was written")
-        return found
+        return content
 
     def _damaged(self, why: str) -> ArtifactError:
         return ArtifactError(f"{self.path} is damaged: {why}", when="load", hint="copy it again, or compile it again")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,7 @@ from neuron_compiler.errors import ArtifactError
 from neuron_compiler.ledger import LEDGER, Entry
 from neuron_compiler.options import Options
 from neuron_compiler.runtime import Executable
-from neuron_compiler.saved import archive, machine, safetensors, steps, values
+from neuron_compiler.saved import archive, machine, steps, tensor_file, values
 from neuron_compiler.saved import weights as weights_module
 from neuron_compiler.saved.bindings import Key
 from neuron_compiler.saved.program import Built, CompiledProgram, Segment, WeightInfo
@@ -99,11 +99,8 @@ def _held(reader: archive.Reader, described: Mapping[str, Any]) -> dict[str, tor
     if TENSORS not in reader.manifest["members"]:
         return {}
 
-    def take(read: Callable[[int], bytes], fill: Callable[[memoryview], None], size: int) -> dict[str, torch.Tensor]:
-        entries = safetensors.read_header(read, size, f"{TENSORS} of {reader.path}")
-        return safetensors.read_tensors(entries, fill)
-
-    return weights_module.restored(described, reader.stream(TENSORS, take))
+    tensors = tensor_file.parsed(reader.read(TENSORS), f"{TENSORS} of {reader.path}")
+    return weights_module.restored(described, tensors)
 
 
 def _info(found: Mapping[str, Any]) -> WeightInfo:

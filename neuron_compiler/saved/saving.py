@@ -14,7 +14,7 @@ import torch
 
 from neuron_compiler import interop
 from neuron_compiler.errors import ArtifactError
-from neuron_compiler.saved import archive, machine, safetensors, steps
+from neuron_compiler.saved import archive, machine, steps, tensor_file
 from neuron_compiler.saved import weights as weights_module
 from neuron_compiler.saved.bindings import Key
 from neuron_compiler.saved.program import Built, CompiledProgram
@@ -71,8 +71,7 @@ def save(
         if left_out and exported is None:
             raise ArtifactError(f"{program.name} cannot be saved: {left_out}, and {reason}", when="save")
         if pieces:
-            tensors = [(piece.name, piece.make, piece.like) for piece in pieces]
-            writer.stream(TENSORS, lambda put: safetensors.write(put, tensors))
+            writer.add(TENSORS, tensor_file.content({piece.name: piece.make() for piece in pieces}))
         writer.finish(
             {
                 "name": program.name,

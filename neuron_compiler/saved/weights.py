@@ -16,7 +16,7 @@ import torch
 
 from neuron_compiler.errors import ArtifactError
 from neuron_compiler.runtime import Layout
-from neuron_compiler.saved import safetensors, values
+from neuron_compiler.saved import tensor_file, values
 from neuron_compiler.saved.program import WeightInfo
 
 ALIGNMENT = 16
@@ -27,11 +27,10 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True)
 class Piece:
-    """One tensor of the file: its name there, what gives it on the CPU, and a fake one like it."""
+    """One tensor of the file: its name there, and what gives it on the CPU."""
 
     name: str
     make: Callable[[], torch.Tensor]
-    like: torch.Tensor
 
 
 def table(
@@ -48,7 +47,7 @@ def table(
         written = [name for name in group if is_written(infos[name])]
         start, end = _extent([tensors[name] for name in written])
         alone = bool(written) and all(_geometry(tensors[n]) == _geometry(tensors[written[0]]) for n in written)
-        alone = alone and tensors[written[0]].dtype in safetensors.NAMES and _is_dense(tensors[written[0]])
+        alone = alone and tensors[written[0]].dtype in tensor_file.NAMED and _is_dense(tensors[written[0]])
         if written:
             pieces.append(_whole(written[0], tensors) if alone else _memory(written[0], tensors, start, end))
         for name in group:
@@ -116,7 +115,7 @@ def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
 
 def _whole(name: str, tensors: Mapping[str, torch.Tensor]) -> Piece:
     tensor = tensors[name]
-    return Piece(name, lambda: _on_cpu(tensor), torch.empty(tensor.shape, dtype=tensor.dtype, device="meta"))
+    return Piece(name, lambda: _on_cpu(tensor))
 
 
 def _memory(name: str, tensors: Mapping[str, torch.Tensor], start: int, end: int) -> Piece:
@@ -133,7 +132,7 @@ def _memory(name: str, tensors: Mapping[str, torch.Tensor], start: int, end: int
         found[: end - start].copy_(bytes_)
         return found
 
-    return Piece(name, make, torch.empty(size, dtype=torch.uint8, device="meta"))
+    return Piece(name, make)
 
 
 def restored(described: Mapping[str, Any], pieces: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -203,15 +202,7 @@ def given(weights: Any) -> dict[str, torch.Tensor]:
 
 def _from_file(path: str) -> dict[str, torch.Tensor]:
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            entries = safetensors.read_header(file.read, size, path)
-
-            def fill(memory: memoryview) -> None:
-                if file.readinto(memory) != len(memory):
-                    raise ArtifactError(f"{path} ends early", when="load")
-
-            return safetensors.read_tensors(entries, fill)
+        return tensor_file.read(path)
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror}", when="load") from error
     except ArtifactError as error:
