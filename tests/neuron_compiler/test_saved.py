@@ -358,10 +358,11 @@ def test_a_file_cannot_have_python_evaluated(file: Path, tmp_path: Path) -> None
 # --- saving that does not come to its end --------------------------------------------------------------------------
 
 KILLED = """
-import os, sys
+import os, signal, sys
 import torch
 import neuron_compiler
 from neuron_compiler.saved import archive
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in the background ignores it
 program = torch.export.export(torch.nn.Linear(4, 2), (torch.ones(2, 4),))
 compiled = neuron_compiler.compile_exported(program)
 add = archive.Writer.add
