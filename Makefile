@@ -16,7 +16,7 @@ PIP = $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --co
 
 # Seconds that each big folder or file may take under `make test`; what does not fit is skipped and counted. Their
 # tests run in an order shuffled by NEURON_TEST_SEED, so that what was run is a fair sample.
-NEURON_TEST_BUDGET ?= lowering/test_ops.py=90,lowering/test_padding_rules.py=30,suites=120,end_to_end=140
+NEURON_TEST_BUDGET ?= lowering/test_ops.py=60,lowering/test_padding_rules.py=20,lowering/test_planted_faults.py=25,neuron_compiler/test_buckets.py=25,neuron_compiler/test_saved.py=30,suites=90,end_to_end=105
 NEURON_TEST_SEED ?= 0
 # Processes that share the tests, in small portions, so that they keep to the order. Budgets are of each process.
 JOBS ?= 2

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import torch
 
 from neuron_compiler.ir.graph import TensorType, TupleType
-from neuron_compiler.lowering.numeric import Array, narrow
+from neuron_compiler.lowering.numeric import Array, narrow, widen
 from neuron_compiler.opdef import Call, Kind, Work, op
 
 aten = torch.ops.aten
@@ -101,8 +101,11 @@ def _interpolated(
     return reduce(jnp.add, terms)
 
 
-def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: bool) -> Array:
-    """``image`` [N, C, *space] at ``grid`` [N, *result, dimensions], its last axis first: [N, C, *result]."""
+def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: bool, wide: bool = False) -> Array:
+    """``image`` [N, C, *space] at ``grid`` [N, *result, dimensions], its last axis first: [N, C, *result].
+
+    Half precisions are rounded at each step, as ATen rounds them; ``wide``, only the places are.
+    """
     space, result = image.shape[2:], grid.shape[1:-1]
     # The grid counts its dimensions from the last axis of the image.
     raw = [
@@ -110,6 +113,8 @@ def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: b
         for axis, size in enumerate(space)
     ]
     placed = [_place(x, size, padding, align_corners) for x, size in zip(raw, space, strict=True)]
+    if wide:
+        image, raw, placed = widen(image), [widen(x) for x in raw], [widen(x) for x in placed]
     if mode == NEAREST:
         values = _fetch(image, [jnp.round(jax.lax.stop_gradient(x)) for x in placed])
     elif mode == BILINEAR:
@@ -167,12 +172,12 @@ def grid_sampler_backward(
     out: TupleType,
 ) -> tuple[Array | None, Array | None]:
     def forward(image: Array, grid: Array) -> Array:
-        return _sample(image, grid, interpolation_mode, padding_mode, align_corners)
+        return _sample(image, grid, interpolation_mode, padding_mode, align_corners, wide=True)
 
     if grad.size == 0:
         by_image, by_grid = jnp.zeros_like(image), jnp.zeros_like(grid)
     else:
-        by_image, by_grid = jax.vjp(forward, image, grid)[1](grad)
+        by_image, by_grid = jax.vjp(forward, image, grid)[1](widen(grad))
     # ATen gives the grid's gradient whether or not ``output_mask`` asks for it.
     wanted = zip((by_image, by_grid), out.elements, strict=True)
     found = [narrow(x, e) if isinstance(e, TensorType) else None for x, e in wanted]

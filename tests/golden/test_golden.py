@@ -18,7 +18,7 @@ import blocks
 import pytest
 import torch
 
-from neuron_compiler.capture import backend
+from neuron_compiler.capture import backend, watch
 from neuron_compiler.compile import optimise
 from neuron_compiler.ir import text, verify
 from neuron_compiler.ir.plan import Program
@@ -72,7 +72,7 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Program]:
             programs.append(optimise(graph, Options(verify="every"))[0])
             raise Captured
 
-        monkeypatch.setattr(backend, "compile_graph", stop)
+        monkeypatch.setattr(watch, "compile_graph", stop)
         torch._dynamo.reset()
         with torch.no_grad(), pytest.raises(torch._dynamo.exc.BackendCompilerFailed):
             torch.compile(function, backend=backend.neuron, fullgraph=True)(*inputs)
