@@ -138,7 +138,7 @@ class Case:
         return near
 
     def no_further(self, near: observed.Near, program: Callable[..., Any], samples: Sequence[Any]) -> observed.Near:
-        """``near``, or else a distance from the answer in double precision, by its RMS, of at most 1.1 times eager's."""
+        """``near``, or else an RMS distance from the answer in double precision of at most 1.1 times eager's."""
         try:
             exact = self.observe(program, [sample.transform(_in_double) for sample in samples])
         except Refusal:

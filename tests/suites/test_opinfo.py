@@ -1,8 +1,8 @@
 """PyTorch's op database through ``torch.compile(backend="neuron")``, against eager.
 
 Values within the op's own tolerance, dtypes, shapes, strides, shared memory, arguments changed in place, gradients;
-random results to the bit, from the same seed. A value beyond the tolerance is right if it is no further (by 1.1) than eager's
-from the same computation in double precision: eager's own bfloat16 sums round at every step. A fallback is right, too.
+random results to the bit, from the same seed. A value beyond the tolerance is right if it is as far as eager's, times
+1.1, from the same computation in double precision: eager's own bfloat16 sums round at every step. A fallback is right.
 The summary at the end of the run counts both. float64 and complex64 run where time is not limited.
 """
 
