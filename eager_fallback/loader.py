@@ -32,6 +32,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "neuron_is_forked": (ctypes.c_int, ()),
     "neuron_is_used": (ctypes.c_int, ()),
     "neuron_use": (None, ()),
+    "neuron_rest": (None, (ctypes.c_int,)),
     "neuron_set_memory_limit": (None, (ctypes.c_int, ctypes.c_int64)),
     "neuron_memory_limit": (ctypes.c_int64, (ctypes.c_int,)),
     "neuron_count_calls": (None, (ctypes.c_int,)),
@@ -97,6 +98,10 @@ class Shim:
     def use(self) -> None:
         """Register what is registered at the first allocation."""
         self._library.neuron_use()
+
+    def rest(self) -> None:
+        """Wait until autograd's threads of the devices have dropped what Python objects they hold, at most 2 s."""
+        self._library.neuron_rest(2000)
 
     def memory_limit(self, index: int) -> int:
         """Bytes that the device may hold."""

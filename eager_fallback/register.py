@@ -6,6 +6,7 @@ renamed unless the library is loaded and has registered everything; another pack
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import sys
 import threading
@@ -90,6 +91,7 @@ def register() -> None:
 
         fallback_mode, eager_mode = options.eager_fallback(), options.eager_mode()
         shim.initialize(options.device_count(), memory_limit())
+        atexit.register(shim.rest)
         torch.utils.rename_privateuse1_backend(NAME)
         torch._register_device_module(NAME, device_module)
         torch.utils.generate_methods_for_privateuse1_backend(for_storage=True)

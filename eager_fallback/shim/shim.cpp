@@ -258,6 +258,11 @@ void neuron_use() {
   neuron::use();
 }
 
+// Before the process ends.
+void neuron_rest(int milliseconds) {
+  neuron::let_device_threads_rest(std::chrono::milliseconds(milliseconds));
+}
+
 void neuron_set_memory_limit(int index, int64_t bytes) {
   neuron::memories[index].limit.store(bytes);
 }

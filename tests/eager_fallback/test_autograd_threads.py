@@ -114,3 +114,30 @@ for worker in workers:
 print(wrong, found == [[3, 3]] * 5)
 """
     assert on_device(CODE + code, NEURON_RT_NUM_CORES="2") == ["[] True"]
+
+
+def test_a_process_ends_while_a_backward_runs() -> None:
+    """PyTorch aborts it if the thread of the device wants the interpreter afterwards, be it to drop its objects."""
+    code = """
+begun = threading.Event()
+
+class Slow(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        import time
+        begun.set()
+        for _ in range(300):
+            time.sleep(0.001)
+        return gradient
+
+def work():
+    Slow.apply(torch.ones(1, requires_grad=True, device="neuron")).sum().backward()
+
+threading.Thread(target=work, daemon=True).start()
+print(nested("neuron"), begun.wait())
+"""
+    assert on_device(CODE + code) == ["[1.0] True"]
