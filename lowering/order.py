@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from neuron_compiler import interop
 from neuron_compiler.ir.graph import DType
 from neuron_compiler.lowering.numeric import Array, dtype_of, is_float, widen
 
@@ -111,11 +113,15 @@ def sort_key(x: Array) -> Array:
 LOW_WORD = np.int64(0xFFFFFFFF)
 
 
+def ascending_key(x: Array, descending: bool) -> Array:
+    """``sort_key``, or keys in the reversed order, in which equal elements stay equal."""
+    key = sort_key(x)
+    return ~key if descending else key
+
+
 def sorted_positions(x: Array, axis: int, descending: bool) -> Array:
     """int64 positions that sort ``x`` stably along the axis."""
-    key = sort_key(x)
-    if descending:
-        key = ~key  # reverses the order of keys, and not that of equal elements
+    key = ascending_key(x, descending)
     if key.dtype != np.int64:
         return _positions_by(key.astype(np.int64), axis)
     # By the low half, taken without sign, and then, stably, by the high half.
@@ -131,3 +137,22 @@ def _positions_by(key: Array, axis: int) -> Array:
     """
     word = (key << np.int64(32)) | lax.broadcasted_iota(np.int64, key.shape, axis)
     return lax.sort(word, dimension=axis, is_stable=False) & LOW_WORD
+
+
+def positions_as_pytorch(key: Array, axis: int, call: str, count: int, *rank: int) -> Array | None:
+    """int64 positions [count along the axis] of a key's smallest elements, equal ones in eager's order.
+
+    Args:
+        key: int32 or int64, not 0-dim, not empty; floats are compared by ``<``, which NaN confuses as it does ATen.
+        call: one of ``order_of_equals.CALLS``.
+        count: how many positions.
+        rank: for ``KTHVALUE``, the rank from 0.
+
+    None where this host has no such call: see host/order_of_equals.cpp.
+    """
+    if not interop.orders_as_pytorch(call):
+        return None
+    moved = jnp.moveaxis(key, axis, -1)
+    result = jax.ShapeDtypeStruct((*moved.shape[:-1], count), np.dtype(np.int64))
+    numbers = [jnp.asarray(r, jnp.int64) for r in rank]
+    return jnp.moveaxis(jax.ffi.ffi_call(call, result)(moved, *numbers), -1, axis)

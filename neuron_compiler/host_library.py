@@ -17,11 +17,11 @@ from pathlib import Path
 
 from neuron_compiler import native, options
 
-SOURCE = Path(__file__).parent / "host" / "subnormals.cpp"
+SOURCES = Path(__file__).parent / "host"
 PREBUILT = Path(__file__).parent / "host" / "lib"
 """Where a wheel carries the library."""
 
-FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-s")
+FLAGS = ("-std=c++17", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-s")
 
 
 def headers() -> Path:
@@ -37,15 +37,21 @@ def interface() -> str:
     return ".".join(re.findall(r"^#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", text, re.MULTILINE))
 
 
+def sources() -> list[Path]:
+    """The C++ files, headers among them."""
+    return sorted(path for path in SOURCES.iterdir() if path.suffix in (".cpp", ".h"))
+
+
 def file_name() -> str:
     """Name of the library that fits this process."""
-    content = hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:12]
+    content = hashlib.sha256(b"".join(path.read_bytes() for path in sources())).hexdigest()[:12]
     return f"neuron_host-xla{interface()}-{sys.platform}-{os.uname().machine}-{content}.so"
 
 
 def command(output: Path) -> list[str]:
     """The compiler's command line."""
-    return [options.cxx(), *FLAGS, f"-I{headers()}", str(SOURCE), "-o", str(output), "-Wl,-z,defs"]
+    compiled = [str(path) for path in sources() if path.suffix == ".cpp"]
+    return [options.cxx(), *FLAGS, f"-I{headers()}", *compiled, "-o", str(output), "-Wl,-z,defs"]
 
 
 def build(folder: Path | None = None) -> Path:

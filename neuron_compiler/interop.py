@@ -21,7 +21,7 @@ import jaxlib
 import torch
 from jax._src.lib import _jax, xla_client
 
-from neuron_compiler import host_library
+from neuron_compiler import host_library, order_of_equals
 from neuron_compiler.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
@@ -42,6 +42,7 @@ _lock = threading.Lock()
 _client: Any = None
 _forked = False
 _keeps_subnormals = False
+_in_pytorchs_order: frozenset[str] = frozenset()
 
 
 def _after_fork_in_child() -> None:
@@ -69,7 +70,7 @@ def client() -> Any:
     Synchronous, because torch may write to an argument's memory as soon as the call returns.
     Raises RuntimeFault in a forked child, where XLA's threads do not exist and a call would hang.
     """
-    global _client, _keeps_subnormals
+    global _client, _keeps_subnormals, _in_pytorchs_order
     if _forked:
         raise RuntimeFault(
             f"process {os.getpid()} was forked after the compiled program's runtime had started; "
@@ -84,7 +85,9 @@ def client() -> Any:
                 with _environment("NPROC", str(torch.get_num_threads())):
                     made = xla_client.make_cpu_client(asynchronous=False)
                 os.register_at_fork(after_in_child=_after_fork_in_child)
-                _keeps_subnormals = _set_up_subnormals(made)
+                library = _host_library()
+                _keeps_subnormals = library is not None and _set_up_subnormals(made, library)
+                _in_pytorchs_order = _set_up_order(library) if library is not None else frozenset()
                 _client = made
     return _client
 
@@ -109,24 +112,57 @@ def keeps_subnormals() -> bool:
     return _keeps_subnormals
 
 
-def _set_up_subnormals(made: Any) -> bool:
-    """Have the client's threads keep subnormal numbers; says so where they cannot."""
+def orders_as_pytorch(call: str) -> bool:
+    """Whether programs may use that call of ``order_of_equals``: it is there and gives PyTorch's order."""
+    client()
+    return call in _in_pytorchs_order
+
+
+def _host_library() -> ctypes.CDLL | None:
     path, cause = host_library.find_or_build()
     if path is not None:
         try:
-            library = ctypes.CDLL(str(path))
-            for name in (KEEP_SUBNORMALS, _ON_WORKERS):
-                jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
-            executable = _compile(made, _ON_WORKERS_MODULE.encode())
-            if int(to_tensor(executable.execute([])[0])):
-                return True
-            cause = "not every thread of XLA's could be reached"
-        except (OSError, RuntimeError, ValueError) as error:
+            return ctypes.CDLL(str(path))
+        except OSError as error:
             cause = str(error)
+    _say_subnormals_are_lost(cause)
+    return None
+
+
+def _say_subnormals_are_lost(cause: str) -> None:
     logger.warning(
         "compiled programs take subnormal numbers for zero, which PyTorch does not: %s (a C++ compiler mends it)", cause
     )
+
+
+def _register(library: ctypes.CDLL, *names: str) -> None:
+    for name in names:
+        jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(getattr(library, name)), platform="cpu")
+
+
+def _set_up_subnormals(made: Any, library: ctypes.CDLL) -> bool:
+    """Have the client's threads keep subnormal numbers; says so where they cannot."""
+    try:
+        _register(library, KEEP_SUBNORMALS, _ON_WORKERS)
+        executable = _compile(made, _ON_WORKERS_MODULE.encode())
+        if int(to_tensor(executable.execute([])[0])):
+            return True
+        cause = "not every thread of XLA's could be reached"
+    except (RuntimeError, ValueError) as error:
+        cause = str(error)
+    _say_subnormals_are_lost(cause)
     return False
+
+
+def _set_up_order(library: ctypes.CDLL) -> frozenset[str]:
+    """Register the calls that give PyTorch's order of equal elements."""
+    calls = order_of_equals.in_pytorchs_order(library)
+    try:
+        _register(library, *sorted(calls))
+    except (RuntimeError, ValueError) as error:
+        logger.info("equal elements are sorted stably: %s", error)
+        return frozenset()
+    return calls
 
 
 @cache

@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "logs"),
     ("options", "ledger", "trainium.target"),
     ("native", "compile_metrics"),
-    ("device_library", "host_library"),
+    ("device_library", "host_library", "order_of_equals"),
     ("ir",),
     ("dtypes",),
     ("trainium",),

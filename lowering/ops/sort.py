@@ -1,4 +1,7 @@
-"""Sorting, selecting by rank, and searching in sorted sequences. NaN is greatest; sorting is stable."""
+"""Sorting, selecting by rank, and searching in sorted sequences. NaN is greatest.
+
+Equal elements are in eager's order, also where ATen leaves it open; stably on a host where that cannot be had.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,10 @@ from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType, TupleType
 from neuron_compiler.lowering import order
-from neuron_compiler.lowering.numeric import Array, cast, dtype_of, dtypes, is_array, is_float, result_dtype
+from neuron_compiler.lowering.numeric import Array, cast, dtype_of, dtypes, is_array, is_float, result_dtype, widen
 from neuron_compiler.lowering.ops.scan import along
 from neuron_compiler.opdef import Call, Kind, Work, op
+from neuron_compiler.order_of_equals import BY_DIGITS_FROM, KTHVALUE, SORT, TOPK, TOPK_UNSORTED, sorts_by_digits
 
 aten = torch.ops.aten
 
@@ -26,24 +30,41 @@ def _comparisons(call: Call) -> Work:
     return Work(flops=count * max(1, longest.bit_length()))
 
 
-def _sorted(x: Array, dim: int, descending: bool) -> tuple[Array, Array]:
+STABLE_TO = 16
+"""Up to so many elements the standard library's sort inserts them one by one, which keeps equal ones in order."""
+
+
+def _is_stable_anyway(x: Array, axis: int, descending: bool) -> bool:
+    """Whether ATen's unstable sort keeps equal elements in order here."""
+    if x.shape[axis] <= STABLE_TO:
+        return True
+    by_digits = x.ndim == 1 and not descending and not is_float(x) and dtype_of(x) is not DType.BOOL
+    return by_digits and x.size >= BY_DIGITS_FROM and sorts_by_digits()
+
+
+def _sorted(x: Array, dim: int, descending: bool, stable: bool) -> tuple[Array, Array]:
     if x.ndim == 0 or x.size == 0:
         return x, jnp.zeros(x.shape, jnp.int64)
     axis = dim % x.ndim
-    positions = order.sorted_positions(x, axis, descending)
+    positions = None
+    if not stable and not _is_stable_anyway(x, axis, descending):
+        key = order.ascending_key(x, descending)
+        positions = order.positions_as_pytorch(key, axis, SORT, x.shape[axis])
+    if positions is None:
+        positions = order.sorted_positions(x, axis, descending)
     return order.take(x, positions, axis), positions
 
 
 @op(aten.sort.default, kind=Kind.SORT, work=_comparisons)
 def sort(x: Array, dim: int = -1, descending: bool = False, *, out: TupleType) -> tuple[Array, Array]:
-    return _sorted(x, dim, descending)
+    return _sorted(x, dim, descending, stable=False)
 
 
 @op(aten.sort.stable, kind=Kind.SORT, work=_comparisons)
 def sort_stable(
     x: Array, dim: int = -1, descending: bool = False, *, stable: bool | None = None, out: TupleType
 ) -> tuple[Array, Array]:
-    return _sorted(x, dim, descending)
+    return _sorted(x, dim, descending, bool(stable))
 
 
 def _by_partial_selection(x: Array, k: int, largest: bool) -> Array:
@@ -64,13 +85,15 @@ def _by_partial_selection(x: Array, k: int, largest: bool) -> Array:
 def topk(
     x: Array, k: int, dim: int = -1, largest: bool = True, sorted: bool = True, *, out: TupleType
 ) -> tuple[Array, Array]:
-    """Which of equal elements are taken, and in which order, ATen leaves open; here the first ones, in order."""
     values, indices = out.elements
     if x.ndim == 0 or values.numel == 0:
         return jnp.broadcast_to(x, values.shape) if values.numel else jnp.zeros(values.shape, x.dtype), jnp.zeros(
             indices.shape, jnp.int64
         )
     axis = dim % x.ndim
+    positions = order.positions_as_pytorch(order.ascending_key(x, largest), axis, TOPK if sorted else TOPK_UNSORTED, k)
+    if positions is not None:
+        return order.take(x, positions, axis), positions
     if dtype_of(x).itemsize < 4 or dtype_of(x) is DType.F32:
         moved = jnp.moveaxis(x, axis, -1)
         positions = jnp.moveaxis(_by_partial_selection(moved, k, largest), -1, axis)
@@ -98,7 +121,11 @@ def kthvalue(x: Array, k: int, dim: int = -1, keepdim: bool = False, *, out: Tup
     if x.ndim == 0 or x.size == 0:
         return _nothing(x, out)
     axis = dim % x.ndim
-    return _at_rank(x, k - 1, axis, order.sorted_positions(x, axis, False), out)
+    found = order.positions_as_pytorch(order.sort_key(x), axis, KTHVALUE, 1, k - 1)
+    if found is None:
+        return _at_rank(x, k - 1, axis, order.sorted_positions(x, axis, False), out)
+    values, indices = out.elements
+    return order.take(x, found, axis).reshape(values.shape), found.reshape(indices.shape)
 
 
 def _median(x: Array, axis: int, skip_nan: bool, out: TupleType) -> tuple[Array, Array]:
@@ -143,11 +170,15 @@ def nanmedian(x: Array, *, out: TensorType) -> Array:
 
 @op(aten.mode.default, kind=Kind.SORT, work=_comparisons)
 def mode(x: Array, dim: int = -1, keepdim: bool = False, *, out: TupleType) -> tuple[Array, Array]:
-    """The most frequent element, of those the smallest, and the position of its last occurrence."""
+    """The most frequent element, of those the smallest, and the position of the last of them in sorted order."""
     if x.ndim == 0 or x.size == 0:
         return _nothing(x, out)
     axis = dim % x.ndim
-    positions = order.sorted_positions(x, axis, False)
+    # ATen's own sort here, unlike its others, has no place for NaN.
+    key = widen(x) if is_float(x) else order.sort_key(x)
+    positions = order.positions_as_pytorch(key, axis, SORT, x.shape[axis])
+    if positions is None:
+        positions = order.sorted_positions(x, axis, False)
     values = order.take(x, positions, axis)
 
     def step(carry: tuple[Array, Array], row: Array) -> tuple[tuple[Array, Array], Array]:

@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "xla/ffi/api/c_api.h"
+#include "ffi.h"
 
 #if defined(__SSE2__) || defined(__x86_64__)
 #include <immintrin.h>
@@ -29,21 +29,6 @@ void keep_subnormals() {
   __asm__ volatile("mrs %0, fpcr" : "=r"(control));
   __asm__ volatile("msr fpcr, %0" : : "r"(control & ~kFlushToZero));
 #endif
-}
-
-// Asked when the call is registered: which version of the interface it speaks.
-bool states_version(XLA_FFI_CallFrame* frame) {
-  XLA_FFI_Extension_Base* extension = frame->extension_start;
-  if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
-  XLA_FFI_Metadata* metadata = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
-  metadata->api_version.major_version = XLA_FFI_API_MAJOR;
-  metadata->api_version.minor_version = XLA_FFI_API_MINOR;
-  metadata->traits = 0;
-  return true;
-}
-
-uint32_t* result(XLA_FFI_CallFrame* frame) {
-  return static_cast<uint32_t*>(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[0])->data);
 }
 
 struct Meeting {
@@ -64,16 +49,15 @@ void attend(void* data) {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* neuron_keep_subnormals(XLA_FFI_CallFrame* frame) {
-  if (states_version(frame)) return nullptr;
+NEURON_HOST_CALL XLA_FFI_Error* neuron_keep_subnormals(XLA_FFI_CallFrame* frame) {
+  if (neuron::states_version(frame)) return nullptr;
   keep_subnormals();
-  *result(frame) = 1;
+  *static_cast<uint32_t*>(neuron::result(frame).data) = 1;
   return nullptr;
 }
 
-extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* neuron_keep_subnormals_on_workers(
-    XLA_FFI_CallFrame* frame) {
-  if (states_version(frame)) return nullptr;
+NEURON_HOST_CALL XLA_FFI_Error* neuron_keep_subnormals_on_workers(XLA_FFI_CallFrame* frame) {
+  if (neuron::states_version(frame)) return nullptr;
   int64_t threads = 0;
   XLA_FFI_ThreadPool_NumThreads_Args asked{};
   asked.struct_size = XLA_FFI_ThreadPool_NumThreads_Args_STRUCT_SIZE;
@@ -94,6 +78,6 @@ extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* neuron_keep_sub
   }
   // The meeting lies on this stack: nobody may be in it any more.
   while (meeting.left.load() < scheduled) std::this_thread::yield();
-  *result(frame) = meeting.met.load() == threads ? 1 : 0;
+  *static_cast<uint32_t*>(neuron::result(frame).data) = meeting.met.load() == threads ? 1 : 0;
   return error;
 }

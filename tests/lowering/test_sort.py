@@ -7,6 +7,8 @@ import torch
 from against_aten import lower
 from many_calls import Batch
 
+from neuron_compiler import interop
+
 aten = torch.ops.aten
 INF, NAN = float("inf"), float("nan")
 ROWS = [[3.0, NAN, 1.0, -0.0, 0.0, 3.0, -INF, NAN], [2.0, 2.0, INF, 2.0, -1.0, 2.0, INF, -1.0]]
@@ -28,27 +30,85 @@ def test_long_rows_of_few_values_stay_in_order() -> None:
             check(aten.sort.stable, x.to(dtype), stable=True, dim=1, descending=True)
 
 
-@pytest.mark.parametrize("largest", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8])
-def test_topk_values_and_where_they_are(dtype: torch.dtype, largest: bool) -> None:
-    x = (
-        (torch.tensor(ROWS).nan_to_num(7, 99, -99) if not dtype.is_floating_point else torch.tensor(ROWS))
-        .abs()
-        .to(dtype)
-    )
-    for k in (0, 1, 5, 8):
-        values, indices = lower(aten.topk.default, x, k, 1, largest)
-        torch.testing.assert_close(values, torch.topk(x, k, 1, largest).values, rtol=0, atol=0, equal_nan=True)
-        torch.testing.assert_close(x.gather(1, indices), values, rtol=0, atol=0, equal_nan=True)
-        assert all(len(set(row.tolist())) == k for row in indices)
+FEW_VALUES = torch.randint(0, 9, (4, 3000), generator=torch.Generator().manual_seed(1))
+"""Every algorithm that ATen chooses by size leaves equal elements in an order of its own."""
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.uint8]
 
 
-def test_topk_orders_minus_infinity_zeros_and_nan() -> None:
+def few_values(dtype: torch.dtype, size: int) -> torch.Tensor:
+    """[4, size], with NaN and zeros of both signs where the type has them."""
+    x = FEW_VALUES[:, :size].to(dtype)
+    if dtype.is_floating_point:
+        x[1, 3], x[2, 2], x[2, 4] = NAN, -0.0, NAN
+    return x
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.bool])
+def test_equal_elements_are_sorted_as_by_eager(dtype: torch.dtype) -> None:
+    with Batch() as check:
+        for size in (16, 17, 300, 3000):
+            x = few_values(dtype, size)
+            for descending in (False, True):
+                check(aten.sort.default, x, 1, descending)
+                check(aten.sort.stable, x, stable=False, dim=1, descending=descending)
+            check(aten.sort.default, x.t(), 0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_of_equal_elements_topk_and_kthvalue_take_eager_s(dtype: torch.dtype) -> None:
+    with Batch() as check:
+        for size in (5, 17, 300, 3000):
+            x = few_values(dtype, size)
+            for k in sorted({1, size // 100, size // 3, size - 1, size} - {0}):
+                for largest in (True, False):
+                    check(aten.topk.default, x, k, 1, largest)
+                check(aten.topk.default, x, k, 1, True, False)
+                check(aten.kthvalue.default, x, k, 1)
+            check(aten.topk.default, x, 0, 1)
+            check(aten.mode.default, x)
+
+
+def test_long_rows_of_integers_are_sorted_as_by_eager() -> None:
+    with Batch() as check:
+        x = torch.arange(2 * 32768).remainder(1009)
+        check(aten.sort.default, x)
+        check(aten.sort.default, x, 0, True)
+        check(aten.sort.default, x[:32767])
+        check(aten.sort.default, x.float())
+        check(aten.sort.default, x.view(2, -1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_without_the_host_s_library_equal_elements_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    monkeypatch.setattr(interop, "orders_as_pytorch", lambda call: False)
+    x = few_values(dtype, 300)
+    for descending in (False, True):
+        positions = lower(aten.sort.default, x, 1, descending)[1]
+        assert torch.equal(positions, x.sort(stable=True, descending=descending).indices)
+        assert torch.equal(lower(aten.topk.default, x, 40, 1, descending)[1], positions[:, :40])
+    assert torch.equal(lower(aten.kthvalue.default, x, 7, 1)[1], x.sort(stable=True).indices[:, 6])
+    without_nan = x[:1]
+    assert lower(aten.mode.default, without_nan)[0].tolist() == without_nan.mode().values.tolist()
+
+
+def test_without_it_topk_orders_minus_infinity_zeros_and_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interop, "orders_as_pytorch", lambda call: False)
     x = torch.tensor([NAN, -INF, -0.0, 0.0, -NAN, INF, -1e-42, 1e-42])
     _, largest = lower(aten.topk.default, x, 8)
     assert largest.tolist() == [0, 4, 5, 7, 2, 3, 6, 1]
     _, smallest = lower(aten.topk.default, x, 8, 0, False)
     assert smallest.tolist() == [1, 6, 2, 3, 7, 5, 0, 4]
+
+
+@pytest.mark.parametrize("largest", [False, True])
+def test_topk_orders_subnormals_infinities_and_nan(largest: bool) -> None:
+    with Batch() as check:
+        x = torch.tensor([NAN, -INF, -0.0, 0.0, -NAN, INF, -1e-42, 1e-42])
+        for k in (1, 5, 8):
+            check(aten.topk.default, x, k, 0, largest)
+            check(aten.topk.default, torch.tensor(ROWS), k, 1, largest)
 
 
 def test_topk_along_a_leading_dimension() -> None:

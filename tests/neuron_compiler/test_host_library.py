@@ -15,10 +15,14 @@ def test_the_name_says_what_it_was_built_for(monkeypatch: pytest.MonkeyPatch, tm
     name = host_library.file_name()
     assert name.startswith(f"neuron_host-xla{host_library.interface()}-{sys.platform}-")
     assert all(part.isdigit() for part in host_library.interface().split("."))
-    changed = tmp_path / "subnormals.cpp"
-    changed.write_bytes(host_library.SOURCE.read_bytes() + b"\n")
-    monkeypatch.setattr(host_library, "SOURCE", changed)
-    assert host_library.file_name() != name
+    for path in host_library.sources():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(host_library, "SOURCES", tmp_path)
+    assert host_library.file_name() == name
+    for path in host_library.sources():
+        path.write_bytes(path.read_bytes() + b"\n")
+        assert host_library.file_name() != name
+        name = host_library.file_name()
 
 
 def test_what_a_wheel_carries_goes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
