@@ -118,6 +118,12 @@ def orders_as_pytorch(call: str) -> bool:
     return call in _in_pytorchs_order
 
 
+def host_calls() -> frozenset[str]:
+    """Names of the custom calls that programs of this process may contain."""
+    first = {KEEP_SUBNORMALS} if keeps_subnormals() else frozenset()
+    return _in_pytorchs_order | first
+
+
 def _host_library() -> ctypes.CDLL | None:
     path, cause = host_library.find_or_build()
     if path is not None:

@@ -75,8 +75,8 @@ def _load(reader: archive.Reader, outside: Mapping[str, torch.Tensor] | None) ->
     if manifest["exported"] is not None:
         program.source = Reexported(reader.read(manifest["exported"]), program)
     why = machine.why_other(manifest["versions"], manifest["machine"])
-    if not why and manifest["keeps_subnormals"] and not interop.keeps_subnormals():
-        why = "made where programs keep subnormal numbers, which here they do not"
+    if not why and (missing := set(manifest["host_calls"]) - interop.host_calls()):
+        why = f"made where programs may call {', '.join(sorted(missing))} of the host's library, which here is not there"
     for found in manifest["bindings"]:
         members = [(reader.read(s["program"]), reader.read(s["executable"])) for s in found["segments"]]
         program.loaded[tuple(found["key"])] = partial(_built, name, found, members, options, why)

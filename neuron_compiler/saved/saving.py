@@ -77,7 +77,7 @@ def save(
                 "name": program.name,
                 "versions": machine.versions(),
                 "machine": machine.describe(),
-                "keeps_subnormals": interop.keeps_subnormals(),
+                "host_calls": sorted(interop.host_calls()),
                 "options": {name: getattr(program.options, name) for name in KEPT_OPTIONS},
                 "signature": signature,
                 "weights": described,
