@@ -5,6 +5,7 @@ XLA divides integers by zero without a word and simplifies quotients of quotient
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from neuron_compiler.lowering.numeric import (
     cast,
     constant,
     dtype_of,
+    is_array,
     is_float,
     narrow,
     quotient,
@@ -50,7 +52,14 @@ def div_mode(x: Any, y: Any, *, rounding_mode: str | None = None, out: TensorTyp
     a, b = working_with_exact_factor(out, x, y)
     if not is_float(a):
         return _integer_division(a, b)
-    return narrow(truncated(quotient(a, b)), out)
+    return narrow(truncated(_step_of(y, out)(quotient(a, b))), out)
+
+
+def _step_of(divisor: Any, out: TensorType) -> Callable[[Array], Array]:
+    """What follows each step: by a tensor, ATen's kernels compute in the narrow type, by one element in float32."""
+    if not out.dtype.is_floating or not is_array(divisor) or divisor.size == 1:
+        return lambda step: step
+    return lambda step: cast(narrow(step, out), dtype_of(step))
 
 
 @op(aten.floor_divide.default, aten.floor_divide.Scalar, kind=Kind.ELEMENTWISE, work=per_element(flops=4))
@@ -60,16 +69,16 @@ def floor_divide(x: Any, y: Any, *, out: TensorType) -> Array:
         quotient = _integer_division(a, b)
         inexact = lax.rem(*jnp.broadcast_arrays(a, _nonzero(b))) != 0
         return jnp.where(inexact & ((a < 0) != (b < 0)), quotient - 1, quotient)
-    return narrow(_floored(a, b), out)
+    return narrow(_floored(a, b, _step_of(y, out)), out)
 
 
-def _floored(a: Array, b: Array) -> Array:
+def _floored(a: Array, b: Array, step: Callable[[Array], Array]) -> Array:
     """The floor of the exact quotient, as Python has it: the rounded quotient's floor may be one too high."""
-    rest = lax.rem(*jnp.broadcast_arrays(a, b))
-    exact = quotient(a - rest, b)
-    exact = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), exact - 1, exact)
+    rest = step(lax.rem(*jnp.broadcast_arrays(a, b)))
+    exact = step(quotient(step(a - rest), b))
+    exact = jnp.where((rest != 0) & ((b < 0) != (rest < 0)), step(exact - 1), exact)
     whole = lax.floor(exact)
-    whole = jnp.where(exact - whole > 0.5, whole + 1, whole)
+    whole = jnp.where(step(exact - whole) > 0.5, step(whole + 1), whole)
     signed_zero = jnp.copysign(jnp.zeros_like(whole), quotient(a, b))
     return jnp.where(b == 0, quotient(a, b), jnp.where(exact == 0, signed_zero, whole))
 
