@@ -6,10 +6,13 @@ capture sees one of the overloads below instead.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import torch
 
-from neuron_compiler.ir.graph import TensorType, TupleType
+from neuron_compiler.ir.graph import DType, TensorType, TupleType
 from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, widen
 from neuron_compiler.lowering.ops.normalisation import (
     Gradients,
@@ -43,15 +46,41 @@ def _scaled(unit: Array, weight: Array | None, bias: Array | None) -> Array:
     return unit if bias is None else unit + _per_channel(bias, unit)
 
 
+def _as_kept(x: Array, vectors: tuple[Array | None, ...]) -> Callable[[Array], Array]:
+    """Rounds statistics as ATen keeps them: to ``x``'s type, unless a vector [channels] is wider."""
+    if any(v is not None and dtype_of(v) is not dtype_of(x) for v in vectors):
+        return lambda statistic: statistic
+    return lambda statistic: cast(cast(statistic, dtype_of(x)), dtype_of(statistic))
+
+
+class _Batch(NamedTuple):
+    """What one batch gives; vectors [channels], in float32 for halves."""
+
+    result: Array
+    mean: Array
+    """As it is saved."""
+    rstd: Array
+    new_mean: Array
+    """What goes into the running mean."""
+    new_variance: Array
+
+
 def _by_batch(
-    x: Array, weight: Array | None, bias: Array | None, eps: float, out: TensorType
-) -> tuple[Array, Array, Array, Array]:
-    """The result, and per channel: mean, reciprocal deviation, (biased) variance."""
-    wide = widen(x)
+    x: Array, weight: Array | None, bias: Array | None, eps: float, out: TensorType, *running: Array
+) -> _Batch:
+    """Normalised by mean and deviation as they are saved; for bfloat16, each step to them is rounded, the count too."""
+    wide, kept = widen(x), _as_kept(x, (weight, bias, *running))
+    step = kept if dtype_of(x) is DType.BF16 else lambda statistic: statistic
     variance, mean = moments(wide, _axes(x), compensated=False)
-    rstd = reciprocal_deviation(variance, eps)
-    result = narrow(_scaled((wide - mean) * rstd, weight, bias), out)
-    return result, mean.reshape(-1), rstd.reshape(-1), variance.reshape(-1)
+    own = dtype_of(variance)
+    exact_count = constant(count_of(x, _axes(x)), own)
+    count, one = step(exact_count), constant(1, own)
+    squares = step(variance * exact_count)
+    rstd = kept(reciprocal_deviation(step(squares / count), eps))
+    saved = kept(mean)
+    result = narrow(_scaled((wide - saved) * rstd, weight, bias), out)
+    unbiased = step(squares / step(exact_count - one))
+    return _Batch(result, *(v.reshape(-1) for v in (saved, rstd, step(mean), unbiased)))
 
 
 def _by_running(
@@ -60,12 +89,6 @@ def _by_running(
     wide = widen(x)
     rstd = reciprocal_deviation(_per_channel(var, wide), eps)
     return narrow(_scaled((wide - _per_channel(mean, wide)) * rstd, weight, bias), out)
-
-
-def _updated(running: Array, new: Array, momentum: float, out: TensorType) -> Array:
-    new = cast(new, dtype_of(widen(running)))
-    own = dtype_of(new)
-    return narrow(constant(momentum, own) * new + constant(1 - momentum, own) * cast(running, own), out)
 
 
 def _trained(
@@ -77,15 +100,19 @@ def _trained(
     eps: float,
     out: TupleType,
 ) -> tuple[Array, Array, Array, Array, Array]:
-    result, mean, rstd, variance = _by_batch(x, weight, bias, eps, out.elements[0])
-    count, own = count_of(x, _axes(x)), dtype_of(variance)
-    unbiased = variance * constant(count, own) / constant(count - 1, own)
+    batch = _by_batch(x, weight, bias, eps, out.elements[0], *running)
+    own = dtype_of(batch.new_mean)
+    step = _as_kept(x, (weight, bias, *running)) if dtype_of(x) is DType.BF16 else lambda statistic: statistic
+    share = step(constant(momentum, own))
+    old_mean, old_variance = (step(step(constant(1, own) - share) * cast(old, own)) for old in running)
+    # ATen multiplies and adds in one for the variance alone.
+    mean, variance = step(share * batch.new_mean) + old_mean, share * batch.new_variance + old_variance
     return (
-        result,
-        narrow(mean, out.elements[1]),
-        narrow(rstd, out.elements[2]),
-        _updated(running[0], mean, momentum, out.elements[-2]),
-        _updated(running[1], unbiased, momentum, out.elements[-1]),
+        batch.result,
+        narrow(batch.mean, out.elements[1]),
+        narrow(batch.rstd, out.elements[2]),
+        narrow(step(mean), out.elements[-2]),
+        narrow(step(variance), out.elements[-1]),
     )
 
 
@@ -164,8 +191,8 @@ def batch_norm_no_update(
 def batch_norm_no_stats(
     x: Array, weight: Array | None, bias: Array | None, training: bool, momentum: float, eps: float, *, out: TupleType
 ) -> tuple[Array, ...]:
-    result, mean, rstd, _ = _by_batch(x, weight, bias, eps, out.elements[0])
-    return result, narrow(mean, out.elements[1]), narrow(rstd, out.elements[2])
+    batch = _by_batch(x, weight, bias, eps, out.elements[0])
+    return batch.result, narrow(batch.mean, out.elements[1]), narrow(batch.rstd, out.elements[2])
 
 
 @op(aten.native_batch_norm_backward.default, kind=Kind.NORMALISATION, work=per_input_element(flops=12))

@@ -149,10 +149,39 @@ def trilinear(
     *,
     out: TensorType,
 ) -> Array:
-    """Product of three arrays, each without the axes it is expanded along, summed over ``summed``."""
+    """Product of three arrays, each without the axes it is expanded along, summed over ``summed``.
+
+    Halves are rounded where ATen stores them: for each slice along ``unroll_dim`` the product of the first two, summed
+    over what the third does not have, and the whole; slices are added up in the half.
+    """
     axes = range(a.ndim + len(expand_a))
     letters = "abcdefghijklmnopqrstuvwxyz"
     terms = ["".join(letters[i] for i in axes if i not in expanded) for expanded in (expand_a, expand_b, expand_c)]
     kept = "".join(letters[i] for i in axes if i not in summed)
     preferred = dtypes.to_numpy(accumulator(dtype_of(a)))
-    return narrow(jnp.einsum(f"{','.join(terms)}->{kept}", a, b, c, preferred_element_type=preferred), out)
+    if preferred == dtypes.to_numpy(dtype_of(a)) or 0 in (a.size, b.size, c.size):
+        return narrow(jnp.einsum(f"{','.join(terms)}->{kept}", a, b, c, preferred_element_type=preferred), out)
+    along = letters[unroll_dim]
+    with_slices = "".join(letters[i] for i in axes if i not in summed or i == unroll_dim)
+    pair = [letters[i] for i in axes if i not in expand_a or i not in expand_b]
+    between = "".join(x for x in pair if x in terms[2] or x in with_slices)
+
+    def rounded(first: Array, second: Array, third: Array) -> Array:
+        product = jnp.einsum(f"{terms[0]},{terms[1]}->{between}", first, second, preferred_element_type=preferred)
+        product = narrow(product, out)
+        whole = jnp.einsum(f"{between},{terms[2]}->{with_slices}", product, third, preferred_element_type=preferred)
+        return narrow(whole, out)
+
+    if along in kept:
+        return rounded(a, b, c)
+    axis = with_slices.index(along)
+
+    def add(index: Array, total: Array) -> Array:
+        parts = (
+            lax.dynamic_slice_in_dim(x, index, 1, term.index(along)) if along in term else x
+            for x, term in zip((a, b, c), terms, strict=True)
+        )
+        return narrow(widen(total) + widen(jnp.squeeze(rounded(*parts), axis)), out)
+
+    count = next(x.shape[term.index(along)] for x, term in zip((a, b, c), terms, strict=True) if along in term)
+    return lax.fori_loop(0, count, add, jnp.zeros(out.shape, a.dtype))

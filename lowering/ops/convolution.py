@@ -3,7 +3,8 @@
 A convolution and the two halves of its gradient are one linear map and its adjoints, so a transposed convolution is
 ``spread`` forward and ``correlate`` backward. XLA's own convolution re-lays every weight on each call and runs groups
 one element at a time; where the shape allows it the same sum is written as matrix products over the weight as it lies,
-or as shifted multiply-adds. Halves are computed in float32 and rounded once.
+or as shifted multiply-adds. Halves are computed in float32 and rounded once, but where eager adds up in the half: see
+``halves.py``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import TensorType, TupleType
+from neuron_compiler.lowering.halves import adds_in_half, round_half
 from neuron_compiler.lowering.numeric import Array, cast, dtype_of, narrow, widen, widened
 from neuron_compiler.lowering.ops.contraction import contract
 from neuron_compiler.opdef import Call, Kind, Work, op
@@ -231,6 +233,46 @@ def weight_gradient(x: Array, y: Array, w: Window) -> Array:
     )
 
 
+def _spread(y: Array, weight: Array, w: Window, image: Ints) -> Array:
+    """``spread``, to eager's roundings: what each kernel element contributes is added in the half."""
+    if not adds_in_half(dtype_of(y)):
+        return spread(y, weight, w, image)
+    images, channels, positions = y.shape[0], weight.shape[1] * w.groups, y.shape[2:]
+    by_group = weight.reshape(w.groups, weight.shape[0] // w.groups, -1)
+    grouped = y.reshape(images, w.groups, -1, prod(positions))
+    taps = round_half(contract(by_group, grouped, ((1,), (2,)), ((0,), (1,))), y)
+    taps = jnp.moveaxis(taps.reshape(channels, prod(w.size), images, *positions), 1, 0)
+    between = [(0, 0, s - 1) for s in w.stride]
+    taps = lax.pad(taps, jnp.zeros((), taps.dtype), [(0, 0, 0)] * 3 + between)
+    starts = jnp.asarray(
+        [[t * d for t, d in zip(tap, w.dilation, strict=True)] for tap in product(*map(range, w.size))]
+    )
+
+    def add(index: Array, total: Array) -> Array:
+        corner = (0, 0, *starts[index])
+        there = lax.dynamic_slice(total, corner, taps.shape[1:])
+        return lax.dynamic_update_slice(total, round_half(there + taps[index], y), corner)
+
+    extent = [r + size - 1 for r, size in zip(w.reach, taps.shape[3:], strict=True)]
+    total = lax.fori_loop(0, prod(w.size), add, jnp.zeros((channels, images, *extent), taps.dtype))
+    crop = [(-p, size + p - n, 0) for size, p, n in zip(image, w.pad, extent, strict=True)]
+    return jnp.swapaxes(lax.pad(total, jnp.zeros((), total.dtype), [(0, 0, 0), (0, 0, 0), *crop]), 0, 1)
+
+
+def _weight_gradient(x: Array, y: Array, w: Window) -> Array:
+    """``weight_gradient``, to eager's roundings: samples are added one after the other, in the half."""
+    if not adds_in_half(dtype_of(x)):
+        return weight_gradient(x, y, w)
+
+    def of_sample(index: Any) -> Array:
+        return weight_gradient(*(lax.dynamic_slice_in_dim(a, index, 1) for a in (x, y)), w)
+
+    def add(index: Array, total: Array) -> Array:
+        return round_half(total + of_sample(index), x)
+
+    return lax.fori_loop(1, x.shape[0], add, round_half(of_sample(0), x))
+
+
 def _window(weight: Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Window:
     size = tuple(weight.shape[2:])
     stride, padding, dilation = (tuple(v) * (len(size) // len(v)) for v in (stride, padding, dilation))
@@ -270,8 +312,10 @@ def convolution(
     w, space = _window(weight, stride, padding, dilation, groups), out.shape[2:]
     if x.size == 0 or out.numel == 0:
         result = jnp.zeros(out.shape, widen(x).dtype)
+    elif transposed:
+        result = _spread(x, weight, w, space)
     else:
-        result = spread(x, weight, w, space) if transposed else correlate(x, weight, w, space)
+        result = correlate(x, weight, w, space)
     if bias is not None:
         result = result + cast(bias, dtype_of(result)).reshape(-1, *(1,) * len(space))
     return narrow(result, out)
@@ -299,12 +343,12 @@ def convolution_backward(
     def of_image() -> Array:
         if empty:
             return jnp.zeros(x.shape, widen(x).dtype)
-        return correlate(grad, weight, w, x.shape[2:]) if transposed else spread(grad, weight, w, x.shape[2:])
+        return correlate(grad, weight, w, x.shape[2:]) if transposed else _spread(grad, weight, w, x.shape[2:])
 
     def of_weight() -> Array:
         if empty:
             return jnp.zeros(weight.shape, widen(x).dtype)
-        return weight_gradient(grad, x, w) if transposed else weight_gradient(x, grad, w)
+        return _weight_gradient(grad, x, w) if transposed else _weight_gradient(x, grad, w)
 
     def of_bias() -> Array:
         return jnp.sum(cast(grad, dtype), axis=(0, *range(2, grad.ndim)))

@@ -76,7 +76,9 @@ def _load(reader: archive.Reader, outside: Mapping[str, torch.Tensor] | None) ->
         program.source = Reexported(reader.read(manifest["exported"]), program)
     why = machine.why_other(manifest["versions"], manifest["machine"])
     if not why and (missing := set(manifest["host_calls"]) - interop.host_calls()):
-        why = f"made where programs may call {', '.join(sorted(missing))} of the host's library, which here is not there"
+        why = (
+            f"made where programs may call {', '.join(sorted(missing))} of the host's library, which here is not there"
+        )
     for found in manifest["bindings"]:
         members = [(reader.read(s["program"]), reader.read(s["executable"])) for s in found["segments"]]
         program.loaded[tuple(found["key"])] = partial(_built, name, found, members, options, why)

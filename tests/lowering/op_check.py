@@ -9,6 +9,7 @@ import factor_meaning
 import jax
 import numpy as np
 import torch
+from against_aten import COMPILER_OPTIONS
 from op_samples import Sample
 from torch.utils._pytree import tree_map
 
@@ -110,7 +111,7 @@ def evaluate(samples: Sequence[Sample], registry: Registry = REGISTRY) -> list[A
             tuple(None if r is None else to_tensor(r) for r in result)
             if isinstance(result, list | tuple)
             else to_tensor(result)
-            for result in jax.jit(function)(arrays)
+            for result in jax.jit(function, compiler_options=COMPILER_OPTIONS)(arrays)
         ]
 
 
