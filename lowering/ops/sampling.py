@@ -4,6 +4,7 @@ Coordinates are brought into the image as ATen does, with its rule that a clippe
 is the derivative of the forward formula. An element outside the image counts 0.
 
 Half precisions round each step, as ATen's kernel does: what they make of a coordinate decides which elements are read.
+Backward, the kernel also adds to the image's gradient in the half, in an order of its vectors: that is left to it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import torch
 
 from neuron_compiler.ir.graph import TensorType, TupleType
-from neuron_compiler.lowering.numeric import Array, narrow, widen
+from neuron_compiler.lowering.numeric import Array, narrow
 from neuron_compiler.opdef import Call, Kind, Work, op
 
 aten = torch.ops.aten
@@ -101,11 +102,8 @@ def _interpolated(
     return reduce(jnp.add, terms)
 
 
-def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: bool, wide: bool = False) -> Array:
-    """``image`` [N, C, *space] at ``grid`` [N, *result, dimensions], its last axis first: [N, C, *result].
-
-    Half precisions are rounded at each step, as ATen rounds them; ``wide``, only the places are.
-    """
+def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: bool) -> Array:
+    """``image`` [N, C, *space] at ``grid`` [N, *result, dimensions], its last axis first: [N, C, *result]."""
     space, result = image.shape[2:], grid.shape[1:-1]
     # The grid counts its dimensions from the last axis of the image.
     raw = [
@@ -113,8 +111,6 @@ def _sample(image: Array, grid: Array, mode: int, padding: int, align_corners: b
         for axis, size in enumerate(space)
     ]
     placed = [_place(x, size, padding, align_corners) for x, size in zip(raw, space, strict=True)]
-    if wide:
-        image, raw, placed = widen(image), [widen(x) for x in raw], [widen(x) for x in placed]
     if mode == NEAREST:
         values = _fetch(image, [jnp.round(jax.lax.stop_gradient(x)) for x in placed])
     elif mode == BILINEAR:
@@ -145,6 +141,10 @@ def _backward_work(call: Call) -> Work:
     return Work(4 * taps * prod(grid.shape[:-1]) * call.type(1).shape[1])
 
 
+def _half(call: Call) -> str | None:
+    return "gradients of grid_sample in half precision" if call.type(1).dtype.itemsize < 4 else None
+
+
 @op(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default, kind=Kind.INDEXING, work=_work)
 def grid_sampler(
     image: Array, grid: Array, interpolation_mode: int, padding_mode: int, align_corners: bool, *, out: TensorType
@@ -159,6 +159,7 @@ def grid_sampler(
     aten.grid_sampler_3d_backward.default,
     kind=Kind.INDEXING,
     work=_backward_work,
+    when=_half,
 )
 def grid_sampler_backward(
     grad: Array,
@@ -172,12 +173,12 @@ def grid_sampler_backward(
     out: TupleType,
 ) -> tuple[Array | None, Array | None]:
     def forward(image: Array, grid: Array) -> Array:
-        return _sample(image, grid, interpolation_mode, padding_mode, align_corners, wide=True)
+        return _sample(image, grid, interpolation_mode, padding_mode, align_corners)
 
     if grad.size == 0:
         by_image, by_grid = jnp.zeros_like(image), jnp.zeros_like(grid)
     else:
-        by_image, by_grid = jax.vjp(forward, image, grid)[1](widen(grad))
+        by_image, by_grid = jax.vjp(forward, image, grid)[1](grad)
     # ATen gives the grid's gradient whether or not ``output_mask`` asks for it.
     wanted = zip((by_image, by_grid), out.elements, strict=True)
     found = [narrow(x, e) if isinstance(e, TensorType) else None for x, e in wanted]

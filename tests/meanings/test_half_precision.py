@@ -10,6 +10,8 @@ import pytest
 import torch
 from agreement import assert_agree, compiled
 
+from neuron_compiler.ledger import LEDGER
+
 F = torch.nn.functional
 HALVES = [torch.bfloat16, torch.float16]
 
@@ -96,3 +98,22 @@ def test_batch_norm_keeps_its_statistics_in_the_half(dtype: torch.dtype) -> None
         # What is summed in another order may lie across a tie.
         assert (got != want).sum() <= max(1, want.numel() // 1000)
         torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_gradients_of_grid_sample_are_left_to_eager(mode: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    image, grid, grad = (
+        torch.randn(s, generator=generator).bfloat16() for s in ((2, 3, 5, 6), (2, 7, 7, 2), (2, 3, 7, 7))
+    )
+
+    def program(image: torch.Tensor, grid: torch.Tensor) -> torch.Tensor:
+        return F.grid_sample(image, grid, mode=mode, align_corners=False)
+
+    def run(function: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        leaves = image.clone().requires_grad_(), grid.clone().requires_grad_()
+        return torch.autograd.grad(function(*leaves), leaves, grad)
+
+    for got, want in zip(run(torch.compile(program, backend="neuron")), run(program), strict=True):
+        assert torch.equal(got, want)
+    assert "gradients of grid_sample in half precision" in {entry.cause for entry in LEDGER.counts("fallback")}
