@@ -11,7 +11,6 @@ from functools import cache
 import torch
 
 from neuron_compiler.ir.graph import DType
-from neuron_compiler.lowering.numeric import Array, cast, dtype_of
 
 _ASKED = {DType.BF16: "_is_mkldnn_bf16_supported", DType.F16: "_is_mkldnn_fp16_supported"}
 
@@ -21,8 +20,3 @@ def adds_in_half(dtype: DType) -> bool:
     """Whether eager's convolutions of this type do so on this processor; no, where PyTorch does not tell."""
     asked = getattr(torch.ops.mkldnn, _ASKED[dtype], None) if dtype in _ASKED else None
     return asked is not None and not asked()
-
-
-def round_half(x: Array, like: Array) -> Array:
-    """``x``, rounded to the type of ``like``, in its own type."""
-    return cast(cast(x, dtype_of(like)), dtype_of(x))

@@ -203,6 +203,11 @@ def narrow(x: Any, out: TensorType) -> Array:
     return cast(x, out.dtype)
 
 
+def rounded(x: Array, dtype: DType) -> Array:
+    """``x`` rounded to a narrower type, in its own type: a step that ATen computes in the narrower one."""
+    return cast(cast(x, dtype), dtype_of(x))
+
+
 def working(out: TensorType, *operands: Any) -> tuple[Array, ...]:
     """The operands in the type that an op of this result type computes in.
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import torch
 
 from neuron_compiler.ir.graph import DType, TensorType, TupleType
-from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, widen
+from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, narrow, rounded, widen
 from neuron_compiler.lowering.ops.normalisation import (
     Gradients,
     OutputMask,
@@ -46,11 +46,20 @@ def _scaled(unit: Array, weight: Array | None, bias: Array | None) -> Array:
     return unit if bias is None else unit + _per_channel(bias, unit)
 
 
-def _as_kept(x: Array, vectors: tuple[Array | None, ...]) -> Callable[[Array], Array]:
-    """Rounds statistics as ATen keeps them: to ``x``'s type, unless a vector [channels] is wider."""
+def _roundings(
+    x: Array, vectors: tuple[Array | None, ...]
+) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+    """What ATen rounds to the type of ``x``, unless a vector [channels] is wider: saved statistics; steps to them."""
+
+    def kept(statistic: Array) -> Array:
+        return rounded(statistic, dtype_of(x))
+
+    def exact(statistic: Array) -> Array:
+        return statistic
+
     if any(v is not None and dtype_of(v) is not dtype_of(x) for v in vectors):
-        return lambda statistic: statistic
-    return lambda statistic: cast(cast(statistic, dtype_of(x)), dtype_of(statistic))
+        return exact, exact
+    return kept, kept if dtype_of(x) is DType.BF16 else exact
 
 
 class _Batch(NamedTuple):
@@ -69,8 +78,8 @@ def _by_batch(
     x: Array, weight: Array | None, bias: Array | None, eps: float, out: TensorType, *running: Array
 ) -> _Batch:
     """Normalised by mean and deviation as they are saved; for bfloat16, each step to them is rounded, the count too."""
-    wide, kept = widen(x), _as_kept(x, (weight, bias, *running))
-    step = kept if dtype_of(x) is DType.BF16 else lambda statistic: statistic
+    wide = widen(x)
+    kept, step = _roundings(x, (weight, bias, *running))
     variance, mean = moments(wide, _axes(x), compensated=False)
     own = dtype_of(variance)
     exact_count = constant(count_of(x, _axes(x)), own)
@@ -102,7 +111,7 @@ def _trained(
 ) -> tuple[Array, Array, Array, Array, Array]:
     batch = _by_batch(x, weight, bias, eps, out.elements[0], *running)
     own = dtype_of(batch.new_mean)
-    step = _as_kept(x, (weight, bias, *running)) if dtype_of(x) is DType.BF16 else lambda statistic: statistic
+    _, step = _roundings(x, (weight, bias, *running))
     share = step(constant(momentum, own))
     old_mean, old_variance = (step(step(constant(1, own) - share) * cast(old, own)) for old in running)
     # ATen multiplies and adds in one for the variance alone.

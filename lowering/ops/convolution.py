@@ -20,8 +20,8 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import TensorType, TupleType
-from neuron_compiler.lowering.halves import adds_in_half, round_half
-from neuron_compiler.lowering.numeric import Array, cast, dtype_of, narrow, widen, widened
+from neuron_compiler.lowering.halves import adds_in_half
+from neuron_compiler.lowering.numeric import Array, cast, dtype_of, narrow, rounded, widen, widened
 from neuron_compiler.lowering.ops.contraction import contract
 from neuron_compiler.opdef import Call, Kind, Work, op
 
@@ -240,7 +240,7 @@ def _spread(y: Array, weight: Array, w: Window, image: Ints) -> Array:
     images, channels, positions = y.shape[0], weight.shape[1] * w.groups, y.shape[2:]
     by_group = weight.reshape(w.groups, weight.shape[0] // w.groups, -1)
     grouped = y.reshape(images, w.groups, -1, prod(positions))
-    taps = round_half(contract(by_group, grouped, ((1,), (2,)), ((0,), (1,))), y)
+    taps = rounded(contract(by_group, grouped, ((1,), (2,)), ((0,), (1,))), dtype_of(y))
     taps = jnp.moveaxis(taps.reshape(channels, prod(w.size), images, *positions), 1, 0)
     between = [(0, 0, s - 1) for s in w.stride]
     taps = lax.pad(taps, jnp.zeros((), taps.dtype), [(0, 0, 0)] * 3 + between)
@@ -251,7 +251,7 @@ def _spread(y: Array, weight: Array, w: Window, image: Ints) -> Array:
     def add(index: Array, total: Array) -> Array:
         corner = (0, 0, *starts[index])
         there = lax.dynamic_slice(total, corner, taps.shape[1:])
-        return lax.dynamic_update_slice(total, round_half(there + taps[index], y), corner)
+        return lax.dynamic_update_slice(total, rounded(there + taps[index], dtype_of(y)), corner)
 
     extent = [r + size - 1 for r, size in zip(w.reach, taps.shape[3:], strict=True)]
     total = lax.fori_loop(0, prod(w.size), add, jnp.zeros((channels, images, *extent), taps.dtype))
@@ -268,9 +268,9 @@ def _weight_gradient(x: Array, y: Array, w: Window) -> Array:
         return weight_gradient(*(lax.dynamic_slice_in_dim(a, index, 1) for a in (x, y)), w)
 
     def add(index: Array, total: Array) -> Array:
-        return round_half(total + of_sample(index), x)
+        return rounded(total + of_sample(index), dtype_of(x))
 
-    return lax.fori_loop(1, x.shape[0], add, round_half(of_sample(0), x))
+    return lax.fori_loop(1, x.shape[0], add, rounded(of_sample(0), dtype_of(x)))
 
 
 def _window(weight: Array, stride: Ints, padding: Ints, dilation: Ints, groups: int) -> Window:

@@ -25,6 +25,7 @@ from neuron_compiler.lowering.numeric import (
     narrow,
     quotient,
     result_dtype,
+    rounded,
     sealed,
     widened,
     working,
@@ -59,7 +60,7 @@ def _step_of(divisor: Any, out: TensorType) -> Callable[[Array], Array]:
     """What follows each step: by a tensor, ATen's kernels compute in the narrow type, by one element in float32."""
     if not out.dtype.is_floating or not is_array(divisor) or divisor.size == 1:
         return lambda step: step
-    return lambda step: cast(narrow(step, out), dtype_of(step))
+    return lambda step: rounded(step, out.dtype)
 
 
 @op(aten.floor_divide.default, aten.floor_divide.Scalar, kind=Kind.ELEMENTWISE, work=per_element(flops=4))
