@@ -41,8 +41,7 @@ PUBLIC = not (PRIVATE_SINCE <= _minor(jaxlib.__version__) < PRIVATE_UNTIL)
 _lock = threading.Lock()
 _client: Any = None
 _forked = False
-_keeps_subnormals = False
-_in_pytorchs_order: frozenset[str] = frozenset()
+_host_calls: frozenset[str] = frozenset()
 
 
 def _after_fork_in_child() -> None:
@@ -70,7 +69,7 @@ def client() -> Any:
     Synchronous, because torch may write to an argument's memory as soon as the call returns.
     Raises RuntimeFault in a forked child, where XLA's threads do not exist and a call would hang.
     """
-    global _client, _keeps_subnormals, _in_pytorchs_order
+    global _client, _host_calls
     if _forked:
         raise RuntimeFault(
             f"process {os.getpid()} was forked after the compiled program's runtime had started; "
@@ -85,9 +84,9 @@ def client() -> Any:
                 with _environment("NPROC", str(torch.get_num_threads())):
                     made = xla_client.make_cpu_client(asynchronous=False)
                 os.register_at_fork(after_in_child=_after_fork_in_child)
-                library = _host_library()
-                _keeps_subnormals = library is not None and _set_up_subnormals(made, library)
-                _in_pytorchs_order = _set_up_order(library) if library is not None else frozenset()
+                if (library := _host_library()) is not None:
+                    first = {KEEP_SUBNORMALS} if _set_up_subnormals(made, library) else frozenset()
+                    _host_calls = _set_up_order(library) | first
                 _client = made
     return _client
 
@@ -106,22 +105,20 @@ module @keep_subnormals {{
 """
 
 
+def host_calls() -> frozenset[str]:
+    """Names of the custom calls of the host's library that programs of this process may contain."""
+    client()
+    return _host_calls
+
+
 def keeps_subnormals() -> bool:
     """Whether programs compute with subnormal numbers, as PyTorch does, and do not take them for zero, as XLA does."""
-    client()
-    return _keeps_subnormals
+    return KEEP_SUBNORMALS in host_calls()
 
 
 def orders_as_pytorch(call: str) -> bool:
     """Whether programs may use that call of ``order_of_equals``: it is there and gives PyTorch's order."""
-    client()
-    return call in _in_pytorchs_order
-
-
-def host_calls() -> frozenset[str]:
-    """Names of the custom calls that programs of this process may contain."""
-    first = {KEEP_SUBNORMALS} if keeps_subnormals() else frozenset()
-    return _in_pytorchs_order | first
+    return call in host_calls()
 
 
 def _host_library() -> ctypes.CDLL | None:
