@@ -31,8 +31,9 @@ def _mark(codes: Iterable[types.CodeType], what_they_call: str) -> None:
     strategy = getattr(eval_frame, "_FrameExecStrategy", None)
     if mark is None or action is None or strategy is None:
         return
+    skipped = strategy(action.SKIP, getattr(action, what_they_call))
     for code in codes:
-        mark(code, strategy(action.SKIP, getattr(action, what_they_call)))
+        mark(code, skipped)
 
 
 def _codes(values: Iterable[object], module: str) -> Iterator[types.CodeType]:

@@ -14,7 +14,7 @@ random, and scaled so that masks, positions, statistics and every norm matter (`
 from __future__ import annotations
 
 from collections.abc import Callable
-from statistics import median
+from statistics import geometric_mean
 
 import pytest
 import torch
@@ -29,7 +29,11 @@ INPUTS = {Size.SMALL: 8, Size.FULL: 4}
 
 ROUTED = ("mixtral",)
 """Models that jump: a rounding may send a token to another expert, in eager as likely as here, and the error of that
-input is then ten times the others'. Their errors are compared by the median."""
+input is then ten times the others'. Two in five inputs of Mixtral jump, so that an RMS of a few tells of luck only:
+theirs are compared by the geometric mean of `ROUTED_INPUTS` errors, to which each jump counts and none drowns the
+others."""
+
+ROUTED_INPUTS = 61
 
 SIZES = [pytest.param(Size.SMALL, id="small"), pytest.param(Size.FULL, id="full", marks=pytest.mark.full)]
 
@@ -80,7 +84,7 @@ def test_bfloat16(entry: Entry, size: Size, record_property: Record) -> None:
     wide = example.to(torch.float32).module
     module = compiled(example.module)
     own, theirs = [], []
-    for seed in range(INPUTS[size]):
+    for seed in range(ROUTED_INPUTS if entry.name in ROUTED else INPUTS[size]):
         narrow = example.with_inputs(seed)
         reference = call(narrow.inputs_to(torch.float32), wide)
         results, found = call(narrow), call(narrow, module)
@@ -88,7 +92,7 @@ def test_bfloat16(entry: Entry, size: Size, record_property: Record) -> None:
         own.append(difference(found, reference, dtypes=False).rms)
         theirs.append(difference(results, reference, dtypes=False).rms)
     assert_whole()
-    average = median if entry.name in ROUTED else rms
+    average = geometric_mean if entry.name in ROUTED else rms
     ratio = average(own) / average(theirs)
     record_property("error_by_eagers", ratio)
     assert ratio <= 1.1, (own, theirs)
