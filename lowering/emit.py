@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -24,6 +25,7 @@ from neuron_compiler.ir import text
 from neuron_compiler.ir.graph import GETITEM, Constant, Graph, Op, Operand, TensorType, TupleType, Type, Value
 from neuron_compiler.ir.plan import Group, Program
 from neuron_compiler.lowering import checks
+from neuron_compiler.lowering.subgraph import Subgraph
 from neuron_compiler.opdef import REGISTRY, Registry
 
 Env = dict[str, Any]
@@ -72,13 +74,24 @@ def tracing_scope(device: Any = None) -> Iterator[None]:
         yield
 
 
-def resolve(operand: Operand, env: Mapping[str, Any]) -> Any:
-    """What a rule is given for an operand: arrays for values, everything else as it stands."""
+def resolve(operand: Operand, env: Mapping[str, Any], registry: Registry = REGISTRY) -> Any:
+    """What a rule is given for an operand: arrays for values, functions for subgraphs, all else as it stands."""
     if isinstance(operand, Value):
         return env[operand.name]
     if isinstance(operand, tuple):
-        return tuple(resolve(item, env) for item in operand)
+        return tuple(resolve(item, env, registry) for item in operand)
+    if isinstance(operand, Graph):
+        return Subgraph(operand, partial(_values, operand, registry))
     return operand
+
+
+def _values(graph: Graph, registry: Registry, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """A subgraph traced op by op, on arrays in the order of its inputs."""
+    env: Env = {c.name: constant_array(c) for c in graph.constants}
+    env.update((i.name, array) for i, array in zip(graph.inputs, arrays, strict=True))
+    for op in graph.ops:
+        env[op.result] = apply(op, env, registry)
+    return tuple(env[name] for name in graph.outputs)
 
 
 def apply(op: Op, env: Mapping[str, Any], registry: Registry = REGISTRY) -> Any:
@@ -89,8 +102,8 @@ def apply(op: Op, env: Mapping[str, Any], registry: Registry = REGISTRY) -> Any:
     record = registry.get(op.kind)
     if record is None:
         raise LoweringError(f"{op.kind} has no lowering rule", op=text.format_op(op), loc=op.loc, when="emit")
-    arguments = [resolve(operand, env) for operand in op.operands]
-    keywords = {name: resolve(value, env) for name, value in op.attrs}
+    arguments = [resolve(operand, env, registry) for operand in op.operands]
+    keywords = {name: resolve(value, env, registry) for name, value in op.attrs}
     if record.wants_out:
         keywords["out"] = op.type
     try:

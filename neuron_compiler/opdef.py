@@ -208,10 +208,16 @@ def op(
         source = f"{code.co_filename}:{code.co_firstlineno}"
         wants_out = "out" in inspect.signature(function).parameters
         for overload in overloads:
-            registry.add(OpDef(str(overload), function, kind, rule_of_work, when, wants_out, source))
+            registry.add(OpDef(kind_name(overload), function, kind, rule_of_work, when, wants_out, source))
         return function
 
     return register
+
+
+def kind_name(target: object) -> str:
+    """The kind of an op that calls ``target``: an overload's own name, ``higher_order.cond`` of a higher-order op."""
+    name = str(target)
+    return name if "." in name else f"higher_order.{name}"
 
 
 def kind_of(op: Op, registry: Registry = REGISTRY) -> Kind:
@@ -229,6 +235,10 @@ def why_unsupported(call: Call, registry: Registry = REGISTRY) -> str | None:
     record = registry.get(call.op.kind)
     if record is None:
         return "no lowering rule"
+    for subgraph in call.op.subgraphs:
+        for op in subgraph.ops:
+            if (why := why_unsupported(Call(op, subgraph.types), registry)) is not None:
+                return f"in {subgraph.name}: {op.kind}: {why}"
     return record.when(call) if record.when is not None else None
 
 

@@ -11,11 +11,11 @@ import torch
 from torch.fx import GraphModule, Node
 
 from neuron_compiler.capture import effects
-from neuron_compiler.capture.convert import constant_bytes, meta_value
+from neuron_compiler.capture.convert import constant_bytes, meta_value, named
 from neuron_compiler.capture.draws import as_eager_ran
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.origins import origin
-from neuron_compiler.capture.partition import SHAPE_ONLY, Partition, Placement, Role, attribute
+from neuron_compiler.capture.partition import SHAPE_ONLY, Partition, Placement, Role
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.dtypes import TORCH
 from neuron_compiler.errors import CaptureError, UnsupportedOp
@@ -91,8 +91,8 @@ class Builder:
         for node in placeholders:
             self._new_slot(node)
         for node in nodes:
-            if node.op == "get_attr":
-                self.constants.append(attribute(self.module, node.target))
+            if node.op == "get_attr" and not self._is_compiled_in(node):
+                self.constants.append(named(node))
                 self._new_slot(node)
         for stage in range(self.partition.stage_count()):
             for node in self.partition.in_stage(stage, Role.EAGER, Role.RANDOM):
@@ -102,6 +102,11 @@ class Builder:
         outputs = self._outputs()
         self._writebacks()
         return Sequence(len(placeholders), self.constants, self.steps, self.next_slot, outputs)
+
+    def _is_compiled_in(self, node: Node) -> bool:
+        """Whether a node names a subgraph that is part of executables and of nothing else."""
+        users = [self._placement(user) for user in node.users]
+        return isinstance(meta_value(node), GraphModule) and all(p is None or p.role is Role.COMPILED for p in users)
 
     # --- slots -------------------------------------------------------------------------------------------------
 
@@ -226,25 +231,22 @@ class Builder:
         """A small captured tensor as part of the program."""
         if node.op != "get_attr":
             return None
-        tensor = self._captured(node)
+        tensor = named(node)
         if not isinstance(tensor, torch.Tensor) or tensor.dtype not in TORCH:
             return None
         if tensor.numel() * tensor.element_size() > CONSTANT_LIMIT_BYTES or tensor.requires_grad:
             return None
         return Constant(node.name, TensorType(tuple(tensor.shape), TORCH[tensor.dtype]), constant_bytes(tensor))
 
-    def _captured(self, node: Node) -> Any:
-        return attribute(self.module, node.target)
-
     def _tensor_type(self, node: Node) -> TensorType:
-        value = meta_value(node) if node.op != "get_attr" else self._captured(node)
+        value = meta_value(node) if node.op != "get_attr" else named(node)
         sizes = self.binding.sizes(value.shape)
         if sizes is None:
             raise CaptureError(f"{node.name} has a data-dependent size {tuple(value.shape)}", loc=location(node))
         return TensorType(sizes, TORCH[value.dtype])
 
     def _layout(self, node: Node) -> Layout:
-        value = meta_value(node) if node.op != "get_attr" else self._captured(node)
+        value = meta_value(node) if node.op != "get_attr" else named(node)
         sizes, strides = self.binding.sizes(value.shape), self.binding.sizes(value.stride())
         if sizes is None or strides is None:
             raise CaptureError(f"{node.name} has a data-dependent size {tuple(value.shape)}", loc=location(node))

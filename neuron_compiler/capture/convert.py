@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch._ops import HigherOrderOperator
+from torch.fx import GraphModule, Node
 
 from neuron_compiler import dtypes
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.errors import CaptureError
 from neuron_compiler.ir.graph import GETITEM, Op, Operand, TensorType, TupleType, Type, Value
+from neuron_compiler.opdef import kind_name
 
 aten = torch.ops.aten
 
@@ -46,6 +49,14 @@ MULTI_VIEWS = frozenset({aten.split.Tensor, aten.split_with_sizes.default, aten.
 """Overloads that return several views of their first argument."""
 
 
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
+"""Types of what a size or a scalar may be to a trace."""
+
+DEVICES = frozenset({"cpu", "neuron"})
+
+DATA_DEPENDENT = "data-dependent size"
+
+
 def meta_value(node: Node) -> Any:
     """The fake value that tracing recorded for a node; None where the node returns nothing."""
     return node.meta.get("val", node.meta.get("example_value"))
@@ -55,6 +66,33 @@ def tensor_type(value: torch.Tensor, binding: Binding) -> TensorType | None:
     """IR type of a fake tensor; None where its shape depends on data."""
     shape = binding.sizes(value.shape)
     return None if shape is None else TensorType(shape, dtypes.from_torch(value.dtype))
+
+
+def named(node: Node) -> Any:
+    """What a ``get_attr`` node names: a captured tensor or a subgraph."""
+    found: Any = node.graph.owning_module
+    for part in str(node.target).split("."):
+        found = getattr(found, part)
+    return found
+
+
+def unrepresentable(value: Any, binding: Binding) -> str | None:
+    """Why a value cannot be an array of the executable; None where it can."""
+    if isinstance(value, tuple | list):
+        return next((why for v in value if v is not None and (why := unrepresentable(v, binding))), None)
+    if not isinstance(value, torch.Tensor):
+        return f"{type(value).__name__} value"
+    if value.layout is not torch.strided:
+        return f"{value.layout} tensor"
+    if value.device.type not in DEVICES:
+        return f"tensor on device {value.device.type}"
+    if value.dtype not in dtypes.TORCH:
+        return f"dtype {value.dtype}"
+    if value.is_nested:
+        return "nested tensor"
+    if tensor_type(value, binding) is None:
+        return DATA_DEPENDENT
+    return None
 
 
 def value_type(value: Any, binding: Binding) -> Type | None:
@@ -77,12 +115,13 @@ def value_type(value: Any, binding: Binding) -> Type | None:
 
 
 def operand(argument: Any, binding: Binding, names: Callable[[Node], str]) -> Operand:
-    """An FX argument as an IR operand; symbolic scalars become numbers."""
+    """An FX argument as an IR operand; symbolic scalars become numbers, subgraphs Graphs."""
     if isinstance(argument, Node):
-        value = meta_value(argument)
-        if isinstance(value, torch.Tensor):
-            return Value(names(argument))
-        if isinstance(value, tuple | list):
+        if isinstance(value := meta_value(argument), GraphModule):
+            from neuron_compiler.capture.subgraphs import subgraph  # which converts its ops here
+
+            return subgraph(str(argument.target), value, binding)
+        if isinstance(value, torch.Tensor | tuple | list):
             return Value(names(argument))
         return binding.number(value)
     if isinstance(argument, tuple | list):
@@ -150,6 +189,18 @@ def _as_strided(node: Node, binding: Binding, names: Callable[[Node], str]) -> t
     return [operand(a, binding, names) for a in positional], {"input_stride": strides}
 
 
+def as_strided_limit(node: Node, binding: Binding) -> str | None:
+    """Why an ``as_strided`` may look beyond its operand, at memory that only the owner of the storage knows."""
+    if node.target is not aten.as_strided.default:
+        return None
+    base = meta_value(view_base(node.args[0]))
+    sizes, strides = binding.sizes(base.shape), binding.sizes(base.stride())
+    if sizes is None or strides is None:
+        return DATA_DEPENDENT
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
+    return None if 0 in sizes or extent == prod(sizes) else "as_strided over a storage with gaps"
+
+
 def to_op(node: Node, binding: Binding, names: Callable[[Node], str]) -> Op | None:
     """The op of one ``call_function`` node; None where a size in it depends on data.
 
@@ -164,11 +215,14 @@ def to_op(node: Node, binding: Binding, names: Callable[[Node], str]) -> Op | No
         return Op(names(node), GETITEM, (Value(names(source)), index), result_type, (), loc)
     if node.target is aten.as_strided.default:
         operands, attrs = _as_strided(node, binding, names)
+    elif isinstance(node.target, HigherOrderOperator):
+        operands = [operand(a, binding, names) for a in node.args]
+        attrs = {name: operand(value, binding, names) for name, value in node.kwargs.items()}
     else:
         positional, keywords = _schema_arguments(node)
         operands = [operand(a, binding, names) for a in positional]
         attrs = {name: operand(value, binding, names) for name, value in keywords.items()}
-    return Op(names(node), str(node.target), tuple(operands), result_type, tuple(sorted(attrs.items())), loc)
+    return Op(names(node), kind_name(node.target), tuple(operands), result_type, tuple(sorted(attrs.items())), loc)
 
 
 def constant_bytes(tensor: torch.Tensor) -> bytes:

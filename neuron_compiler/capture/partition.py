@@ -15,9 +15,19 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import GraphModule, Node
 
-from neuron_compiler import dtypes
 from neuron_compiler.capture import draws, effects
-from neuron_compiler.capture.convert import MULTI_VIEWS, VIEWS, meta_value, tensor_type, to_op, value_type, view_base
+from neuron_compiler.capture.convert import (
+    DATA_DEPENDENT,
+    MULTI_VIEWS,
+    NUMBERS,
+    VIEWS,
+    as_strided_limit,
+    meta_value,
+    named,
+    to_op,
+    unrepresentable,
+    value_type,
+)
 from neuron_compiler.capture.location import location
 from neuron_compiler.capture.symbols import Binding
 from neuron_compiler.errors import CaptureError
@@ -26,8 +36,6 @@ from neuron_compiler.ledger import Entry
 from neuron_compiler.opdef import Call, why_unsupported
 
 aten = torch.ops.aten
-
-DEVICES = frozenset({"cpu", "neuron"})
 
 # Functional forms of in-place fills: they read their first operand's shape, never its values.
 SHAPE_ONLY = frozenset(
@@ -72,25 +80,6 @@ class Placement:
     stage: int = 0
 
 
-def _unrepresentable(value: Any, binding: Binding) -> str | None:
-    """Why a value cannot be an array of the executable; None where it can."""
-    if isinstance(value, tuple | list):
-        return next((why for v in value if v is not None and (why := _unrepresentable(v, binding))), None)
-    if not isinstance(value, torch.Tensor):
-        return f"{type(value).__name__} value"
-    if value.layout is not torch.strided:
-        return f"{value.layout} tensor"
-    if value.device.type not in DEVICES:
-        return f"tensor on device {value.device.type}"
-    if value.dtype not in dtypes.TORCH:
-        return f"dtype {value.dtype}"
-    if value.is_nested:
-        return "nested tensor"
-    if tensor_type(value, binding) is None:
-        return "data-dependent size"
-    return None
-
-
 def _is_random(target: Any) -> bool:
     return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
@@ -128,9 +117,9 @@ class Partition:
     def _note_type(self, node: Node) -> None:
         draws.record_missing_value(node)
         if node.op == "get_attr" and "val" not in node.meta:
-            node.meta["val"] = attribute(self.module, node.target)
+            node.meta["val"] = named(node)
         value = meta_value(node)
-        if isinstance(value, torch.Tensor | tuple | list) and _unrepresentable(value, self.binding) is None:
+        if isinstance(value, torch.Tensor | tuple | list) and unrepresentable(value, self.binding) is None:
             found = value_type(value, self.binding)
             if found is not None:
                 self._types[node.name] = found
@@ -152,7 +141,7 @@ class Partition:
             return self._ordered(node, Placement(Role.RANDOM, cause="drawn by ATen"))
         if node.target is operator.getitem and (role := self.placements[node.args[0]].role) is not Role.COMPILED:
             return Placement(role)
-        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool):
+        if isinstance(value, NUMBERS):
             if self.binding.try_number(value) is not None:
                 return Placement(Role.NUMBER)
             return self._ordered(node, Placement(Role.EAGER, cause="data-dependent value"))
@@ -166,7 +155,8 @@ class Partition:
         if node.target is operator.getitem:
             return self._place_call(node)
         if isinstance(node.target, HigherOrderOperator):
-            return self._ordered(node, Placement(Role.EAGER, cause="higher-order op"))
+            placement = self._place_call(node)
+            return placement if placement.role is Role.COMPILED else self._ordered(node, placement)
         if not isinstance(node.target, OpOverload):
             return self._ordered(node, Placement(Role.EAGER, cause=f"not an ATen op: {node.target}"))
         if node.target._schema.is_mutable:
@@ -175,10 +165,10 @@ class Partition:
 
     def _place_call(self, node: Node) -> Placement:
         random = _is_random(node.target)
-        reason = _unrepresentable(meta_value(node), self.binding)
+        reason = unrepresentable(meta_value(node), self.binding)
         for source in node.all_input_nodes:
-            if reason is None and not self._is_number(source):
-                reason = _unrepresentable(meta_value(source), self.binding)
+            if reason is None and not self._is_number(source) and not isinstance(meta_value(source), GraphModule):
+                reason = unrepresentable(meta_value(source), self.binding)
         op: Op | None = None
         if reason is None:
             try:
@@ -187,9 +177,9 @@ class Partition:
                 reason = error.what
             else:
                 if op is None:
-                    reason = "data-dependent size"
+                    reason = DATA_DEPENDENT
                 else:
-                    reason = self._as_strided_limit(node) or why_unsupported(Call(op, self._types))
+                    reason = as_strided_limit(node, self.binding) or why_unsupported(Call(op, self._types))
         if reason is None:
             return Placement(Role.COMPILED, op)
         if random:
@@ -198,24 +188,7 @@ class Partition:
 
     def _is_number(self, node: Node) -> bool:
         value = meta_value(node)
-        return (
-            isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool)
-            and self.binding.try_number(value) is not None
-        )
-
-    def _as_strided_limit(self, node: Node) -> str | None:
-        """``as_strided`` may look beyond its operand, at memory that only the owner of the storage knows."""
-        if node.target is not aten.as_strided.default:
-            return None
-        base = meta_value(view_base(node.args[0]))
-        sizes, strides = self.binding.sizes(base.shape), self.binding.sizes(base.stride())
-        if sizes is None or strides is None:
-            return "data-dependent size"
-        extent = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))
-        numel = 1
-        for size in sizes:
-            numel *= size
-        return None if numel == 0 or extent == numel else "as_strided over a storage with gaps"
+        return isinstance(value, NUMBERS) and self.binding.try_number(value) is not None
 
     def _ordered(self, node: Node, placement: Placement) -> Placement:
         """Random and effectful steps keep their order in the program."""
@@ -318,14 +291,6 @@ def _viewed(node: Node) -> Node | None:
     if node.target is operator.getitem and node.args[0].target in MULTI_VIEWS:
         return node.args[0].args[0]
     return node.args[0] if node.target in VIEWS else None
-
-
-def attribute(module: GraphModule, target: Any) -> Any:
-    """What a ``get_attr`` node names: a captured tensor or a subgraph."""
-    found: Any = module
-    for part in str(target).split("."):
-        found = getattr(found, part)
-    return found
 
 
 def _name(node: Node) -> str:

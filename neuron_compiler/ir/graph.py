@@ -119,8 +119,9 @@ class Value:
         return f"%{self.name}"
 
 
-# What may stand at an argument's place. Lists of ATen arguments become tuples.
-Operand: TypeAlias = "Value | None | bool | int | float | complex | str | DType | tuple[Operand, ...]"
+# What may stand at an argument's place. Lists of ATen arguments become tuples. A Graph is a subgraph: a branch of
+# `cond`, the body of a loop. It is closed: it reads its own inputs and constants, never a value of the graph around it.
+Operand: TypeAlias = "Value | None | bool | int | float | complex | str | DType | Graph | tuple[Operand, ...]"
 
 GETITEM = "getitem"
 """The one kind that is not an ATen overload: ``getitem(%tuple, index)``."""
@@ -133,6 +134,15 @@ def values_of(operand: Operand) -> Iterator[str]:
     elif isinstance(operand, tuple):
         for item in operand:
             yield from values_of(item)
+
+
+def subgraphs_of(operand: Operand) -> Iterator[Graph]:
+    """The subgraphs in an operand, in order; not those inside of them."""
+    if isinstance(operand, Graph):
+        yield operand
+    elif isinstance(operand, tuple):
+        for item in operand:
+            yield from subgraphs_of(item)
 
 
 def exact(operand: Operand) -> Hashable:
@@ -209,6 +219,12 @@ class Op:
             for name in values_of(operand):
                 found[name] = None
         return tuple(found)
+
+    @cached_property
+    def subgraphs(self) -> tuple[Graph, ...]:
+        """The branches or bodies among the operands, in order."""
+        given = (*self.operands, *(value for _, value in self.attrs))
+        return tuple(graph for operand in given for graph in subgraphs_of(operand))
 
     def attr(self, name: str, default: Operand = None) -> Operand:
         """The keyword argument ``name``, or ``default`` where it was not given."""

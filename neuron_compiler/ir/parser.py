@@ -183,6 +183,8 @@ class _Parser:
             return self.string("a string")
         if self.accept("["):
             return self.listed(self.operand, "]", "the list")
+        if self.at("graph"):
+            return self.graph()[0]
         if self.accept("complex"):
             self.expect("(", "complex")
             real, imag = self.real(), self.accept(",") and self.real()
@@ -217,6 +219,15 @@ class _Parser:
     # Graph
 
     def program(self) -> Program:
+        graph, target = self.graph()
+        plan = self.plan() if self.accept("plan") else Plan()
+        kind, text, _ = self.peek()
+        if kind != "end":
+            self.fail(f"expected the end of the text, found {_shown(kind, text)}")
+        return Program(graph, plan, target)
+
+    def graph(self) -> tuple[Graph, str]:
+        """A graph and its target; that of a subgraph is never given."""
         if not self.accept("graph"):
             kind, text, _ = self.peek()
             self.fail(f"expected 'graph', found {_shown(kind, text)}")
@@ -240,11 +251,7 @@ class _Parser:
         outputs: tuple[str, ...] = ()
         if not self.accept("}"):
             outputs = self.listed(self.value, "}", "the returned values")
-        plan = self.plan() if self.accept("plan") else Plan()
-        kind, text, _ = self.peek()
-        if kind != "end":
-            self.fail(f"expected the end of the text, found {_shown(kind, text)}")
-        return Program(Graph(name, inputs, tuple(ops), outputs, tuple(constants)), plan, target)
+        return Graph(name, inputs, tuple(ops), outputs, tuple(constants)), target
 
     def inputs(self) -> tuple[Input, ...]:
         found: list[Input] = []

@@ -13,8 +13,9 @@
       tile g0_exp partition=4 free=8 contraction=0 space=[4,8,0] batch=1 sbuf_bytes=384 psum_bytes=0
     }
 
-What follows ``#`` on the line of an op is its location, on the line of an input its origin. Names that are not plain
-words are quoted. A constant shows its elements where they are few and can be read back to the bit, else its bytes.
+A branch or the body of a loop is a graph at an operand's place, on lines of its own, further to the right. What follows
+``#`` on the line of an op is its location, on the line of an input its origin. Names that are not plain words are
+quoted. A constant shows its elements where they are few and can be read back to the bit, else its bytes.
 """
 
 from __future__ import annotations
@@ -70,6 +71,8 @@ def format_operand(operand: Operand) -> str:
         return json.dumps(operand)
     if isinstance(operand, DType):
         return operand.value
+    if isinstance(operand, Graph):
+        return "\n".join(_graph(operand, None))
     if isinstance(operand, tuple):
         return "[" + ", ".join(map(format_operand, operand)) + "]"
     raise TypeError(f"{operand!r} of type {type(operand).__name__} cannot be an operand")
@@ -105,7 +108,7 @@ def _graph(graph: Graph, target: str | None) -> Iterator[str]:
     for constant in graph.constants:
         yield f"  const {value(constant.name)}: {constant.type} = {_elements(constant)}"
     for op in graph.ops:
-        yield f"  {format_op(op)}{comment(op.loc)}"
+        yield "  " + f"{format_op(op)}{comment(op.loc)}".replace("\n", "\n  ")
     yield "  return" + (" " if graph.outputs else "") + ", ".join(map(value, graph.outputs))
     yield "}"
 

@@ -39,6 +39,8 @@ def kinds_are_known(graph: Graph, known: Callable[[str], bool]) -> None:
     for index, op in enumerate(graph.ops):
         if op.kind != GETITEM and not known(op.kind):
             _fail(graph, index, f"{op.kind} is no known op")
+        for subgraph in op.subgraphs:
+            kinds_are_known(subgraph, known)
 
 
 # Graph
@@ -78,6 +80,17 @@ def operands_are_data(graph: Graph) -> None:
         names = [name for name, _ in op.attrs]
         if names != sorted(set(names)):
             _fail(graph, index, f"%{op.result} has attributes {names}, which are not sorted or not distinct")
+
+
+def subgraphs_hold(graph: Graph) -> None:
+    """Branches and bodies of loops are graphs that hold every invariant by themselves."""
+    for index, op in enumerate(graph.ops):
+        for subgraph in op.subgraphs:
+            for check in GRAPH_CHECKS:
+                try:
+                    check(subgraph)
+                except VerifyError as error:
+                    _fail(graph, index, f"in {subgraph.name} of %{op.result}: {error.what}", error.hint)
 
 
 def every_use_is_defined_before(graph: Graph) -> None:
@@ -261,6 +274,7 @@ GRAPH_CHECKS: tuple[Callable[[Graph], None], ...] = (
     results_are_unique,
     types_are_concrete,
     operands_are_data,
+    subgraphs_hold,
     every_use_is_defined_before,
     getitem_is_in_range,
     outputs_are_defined,
@@ -302,7 +316,11 @@ def _foreign(operand: Operand) -> object | None:
     """The first part of an operand that the IR has no form for."""
     if isinstance(operand, tuple):
         return next((found for item in operand if (found := _foreign(item)) is not None), None)
-    known = operand is None or isinstance(operand, Value | DType) or type(operand) in (bool, int, float, complex, str)
+    known = (
+        operand is None
+        or isinstance(operand, Value | DType | Graph)
+        or type(operand) in (bool, int, float, complex, str)
+    )
     return None if known else operand
 
 

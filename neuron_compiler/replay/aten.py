@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -43,9 +44,17 @@ def _argument(operand: Operand, values: Values) -> Any:
         return values[operand.name]
     if isinstance(operand, tuple):
         return [_argument(item, values) for item in operand]
+    if isinstance(operand, Graph):
+        return partial(_subgraph, operand)
     if isinstance(operand, DType):
         return dtypes.to_torch(operand)
     return operand
+
+
+def _subgraph(graph: Graph, *arguments: Any) -> Any:
+    """What a branch or the body of a loop returns, for its arguments, numbers among them left out."""
+    values = evaluate(graph, [a for a in arguments if isinstance(a, torch.Tensor)])
+    return tuple(values[name] for name in graph.outputs)
 
 
 def _overload(op: Op) -> Callable[..., Any]:

@@ -1,12 +1,16 @@
 """Ten training steps with dropout and AdamW follow eager's losses, and are equal from run to run.
 
-Each loss is within 1e-4 of eager's, relatively; where one is not, it may be no further from eager's than twice what
-Inductor's is in the same run (with its random numbers drawn as eager draws them).
+Each loss is within 1e-4 of eager's, relatively; where one is not, the courses may be no further from eager's than twice
+what Inductor's are in the same run (with its random numbers drawn as eager draws them). Several courses and their
+geometric mean, because one tells of luck only: a single activation that rounding puts on the other side of a ReLU's
+corner changes gradients by a percent, and AdamW's first step is as long for the smallest gradient as for the largest.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -23,6 +27,7 @@ from neuron_compiler.models.decoders import tokens
 from neuron_compiler.models.library import make
 
 STEPS = 10
+COURSES = {Size.SMALL: 1, Size.FULL: 5}
 LIMIT = 1e-4
 SIZES = [pytest.param(Size.SMALL, id="small"), pytest.param(Size.FULL, id="full", marks=pytest.mark.full)]
 
@@ -64,20 +69,32 @@ def resnet18(size: Size, compiled: Compile) -> tuple[nn.Module, Step]:
     return model, loss
 
 
-def losses(task: Callable[[Size, Compile], tuple[nn.Module, Step]], size: Size, compiled: Compile) -> list[float]:
-    """The losses of ten steps from the same weights and the same random state."""
+Task = Callable[[Size, Compile], tuple[nn.Module, Step]]
+
+
+def courses(task: Task, size: Size, compiled: Compile, count: int) -> list[list[float]]:
+    """The losses of ten steps, ``count`` times from the same weights, each time with other data and draws."""
     torch._dynamo.reset()
     model, loss = task(size, compiled)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    torch.manual_seed(0)
+    start = copy.deepcopy(model.state_dict())
     found = []
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        value = loss(step)
-        value.backward()
-        optimizer.step()
-        found.append(value.item())
+    for course in range(count):
+        model.load_state_dict(start)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        torch.manual_seed(course)
+        found.append([])
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            value = loss(STEPS * course + step)
+            value.backward()
+            optimizer.step()
+            found[-1].append(value.item())
     return found
+
+
+def losses(task: Task, size: Size, compiled: Compile) -> list[float]:
+    """The first course alone."""
+    return courses(task, size, compiled, 1)[0]
 
 
 def by_neuron(module: nn.Module) -> Any:
@@ -93,25 +110,32 @@ def apart(found: list[float], want: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(found, want, strict=True))
 
 
+def all_apart(found: list[list[float]], want: list[list[float]]) -> list[float]:
+    """That of each course."""
+    return [apart(a, b) for a, b in zip(found, want, strict=True)]
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("task", [gpt2, resnet18], ids=lambda task: task.__name__)
 def test_losses_follow_eager(task: Any, size: Size, record_property: Callable[[str, object], None]) -> None:
-    want = losses(task, size, lambda module: module)
+    count = COURSES[size]
+    want = courses(task, size, lambda module: module, count)
     LEDGER.clear()
     counters.clear()
-    found = losses(task, size, by_neuron)
+    found = courses(task, size, by_neuron, count)
     assert LEDGER.counts("fallback") == {}
     assert LEDGER.total("compile") == 2, "one forward, one backward"
     again = losses(task, size, by_neuron)
-    assert found == again, "two runs from the same seed give the same bits"
-    distance = apart(found, want)
-    record_property("relative_distance", distance)
-    if distance > LIMIT and not why_no_inductor():
+    assert found[0] == again, "two runs from the same seed give the same bits"
+    distances = all_apart(found, want)
+    record_property("relative_distance", distances)
+    if max(distances) > LIMIT and not why_no_inductor():
         with inductor_config.patch(fallback_random=True):
-            record_property("inductor_distance", theirs := apart(losses(task, size, by_inductor), want))
-        assert distance <= 2 * theirs, (found, want)
+            theirs = all_apart(courses(task, size, by_inductor, count), want)
+        record_property("inductor_distance", theirs)
+        assert geometric_mean(distances) <= 2 * geometric_mean(theirs), (distances, theirs)
     else:
-        assert distance <= LIMIT, (found, want)
+        assert max(distances) <= LIMIT, (found, want)
 
 
 @pytest.mark.parametrize("task", [gpt2, resnet18], ids=lambda task: task.__name__)

@@ -56,11 +56,20 @@ TITLES = {
     "not captured": "Not captured",
 }
 
+HIGHER_ORDER = "higher_order"
+
 OTHERS = (
     "Operators that a package registers with `torch.library`, and for which there is a rule of ours. Those of any "
     "other package run eagerly."
 )
-OF_PYTORCH = ("aten", "prims", "neuron_compiler")
+OF_PYTORCH = ("aten", "prims", "neuron_compiler", HIGHER_ORDER)
+
+HIGHER_ORDER_OPS = (
+    "Branches, loops and marked regions are part of the executable, with all that is in them. Where something in them "
+    "is not compiled (a random draw, a size that is data, an operator without a rule), the whole operator runs eagerly "
+    "and is counted. `flex_attention` is written as attention, `associative_scan` and activation checkpointing are "
+    "traced through; other higher-order operators run eagerly."
+)
 
 ELSEWHERE = (
     (("mkldnn", "xnnpack"), "another library's layout"),
@@ -212,6 +221,9 @@ def page() -> str:
             parts.append("")
         else:
             parts.append(", ".join(operator for operator, _ in by_operator(chosen)) + ".\n")
+    parts.append(f"## Higher-order operators\n\n{HIGHER_ORDER_OPS}\n\n| | operators |\n|---|---|")
+    compiled = [name.partition(".")[2] for name in REGISTRY.names() if name.startswith(f"{HIGHER_ORDER}.")]
+    parts.append(f"| compiled in `control_flow.py` | {', '.join(f'`{name}`' for name in compiled)} |\n")
     parts.append(f"## Of other packages\n\n{OTHERS}\n\n| | operators |\n|---|---|")
     for name in REGISTRY.names():
         package, _, operator = name.removesuffix(".default").partition(".")

@@ -75,10 +75,17 @@ class Drawing(nn.Module):
 
 
 class Branches(nn.Module):
-    """A branch on a value: a step that holds graphs of its own."""
+    """A branch on a value."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, lambda y: y.sin(), lambda y: y.cos() + 1, (x,))
+
+
+class DrawingBranches(nn.Module):
+    """A branch that eager has to run: a step that holds graphs of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda y: y + torch.rand_like(y), lambda y: y - torch.rand_like(y), (x,))
 
 
 class Selected(nn.Module):
@@ -158,7 +165,8 @@ CASES: dict[str, Case] = {
     ),
     "state": Case(State, lambda: (torch.randn(2, 3), torch.tensor([1, 3]))),
     "drawing": Case(Drawing, lambda: (torch.randn(4, 3),)),
-    "branches": Case(Branches, lambda: (torch.randn(3),), fallbacks=1),
+    "branches": Case(Branches, lambda: (torch.randn(3),)),
+    "drawing branches": Case(DrawingBranches, lambda: (torch.randn(3),), fallbacks=1),
     "selected": Case(Selected, lambda: (torch.tensor([1.0, -2.0, 3.0]),), fallbacks=1),
     "inverse": Case(Inverse, lambda: (torch.randn(4, 4) + 4 * torch.eye(4),)),
     "looked": Case(Looked, lambda: (torch.randn(5, 2), torch.tensor([0, -1, 4]))),

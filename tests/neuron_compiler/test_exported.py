@@ -156,7 +156,7 @@ def test_a_check_of_the_program_raises_as_pytorch_does() -> None:
 
 def test_strict_is_respected() -> None:
     with pytest.raises(UnsupportedOp, match="cond"):
-        neuron_compiler.compile_exported(export(CASES["branches"]), options={"strict": True})
+        neuron_compiler.compile_exported(export(CASES["drawing branches"]), options={"strict": True})
     neuron_compiler.compile_exported(export(CASES["drawing"]), options={"strict": True})
 
 

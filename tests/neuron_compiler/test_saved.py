@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 ROOT = Path(neuron_compiler.__file__).parent.parent
 
 # Loaded programs that are built of the exported program instead of machine code: at once, or for a size to come.
-BUILT_LATER = {"branches"}
+BUILT_LATER = {"drawing branches"}
 
 
 def run(*arguments: Any, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -237,7 +237,7 @@ def test_a_file_without_the_exported_program_names_its_sizes(tmp_path: Path, mon
         RuntimeFault, match=r"no program for \(s\d+ = 5\); it was saved with \(s\d+ = 3\)(.|\n)*no form"
     ):
         program(*case.others[0]())
-    branches = neuron_compiler.compile_exported(export(CASES["branches"]))
+    branches = neuron_compiler.compile_exported(export(CASES["drawing branches"]))
     with pytest.raises(ArtifactError, match="cannot be saved: a step holds a graph of its own"):
         branches.save(tmp_path / "q")
     assert not (tmp_path / "q").exists()

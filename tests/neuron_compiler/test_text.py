@@ -55,6 +55,61 @@ plan {
     )
 
 
+def branches() -> Program:
+    """A branch within a branch, with a constant and locations."""
+    vector, flag = TensorType((4,), F32), TensorType((), DType.BOOL)
+    half = Constant("half", TensorType((), F32), struct.pack("<f", 0.5))
+    scaled = Op("0", "aten.mul.Tensor", (Value("a"), Value("half")), vector, loc="model.py:3")
+    inner = Graph("inner", (Input("a", vector),), (scaled,), ("0",), (half,))
+    given = (Value("p"), inner, inner, (Value("a"),))
+    outer = Graph(
+        "outer",
+        (Input("a", vector), Input("p", flag)),
+        (
+            Op("0", "higher_order.cond", given, TupleType((vector,)), loc="model.py:4"),
+            Op("1", "getitem", (Value("0"), 0), vector),
+        ),
+        ("1",),
+    )
+    other = Graph("other", (Input("a", vector), Input("p", flag)), (), ("a",))
+    given = (Value("p"), outer, other, (Value("x"), Value("p")))
+    ops = (
+        Op("0", "higher_order.cond", given, TupleType((vector,)), loc="model.py:5"),
+        Op("1", "getitem", (Value("0"), 0), vector),
+    )
+    return Program(Graph("main", (Input("x", vector), Input("p", flag)), ops, ("1",)))
+
+
+def test_subgraphs_stand_at_their_operands_place() -> None:
+    program = branches()
+    assert_expected_inline(
+        str(program),
+        """\
+graph main(%x: f32[4], %p: bool[]) target=trn2 {
+  %0 = higher_order.cond(%p, graph outer(%a: f32[4], %p: bool[]) {
+    %0 = higher_order.cond(%p, graph inner(%a: f32[4]) {
+      const %half: f32[] = [0.5]
+      %0 = aten.mul.Tensor(%a, %half) : f32[4]  # model.py:3
+      return %0
+    }, graph inner(%a: f32[4]) {
+      const %half: f32[] = [0.5]
+      %0 = aten.mul.Tensor(%a, %half) : f32[4]  # model.py:3
+      return %0
+    }, [%a]) : (f32[4])  # model.py:4
+    %1 = getitem(%0, 0) : f32[4]
+    return %1
+  }, graph other(%a: f32[4], %p: bool[]) {
+    return %a
+  }, [%x, %p]) : (f32[4])  # model.py:5
+  %1 = getitem(%0, 0) : f32[4]
+  return %1
+}
+""",
+    )
+    assert text.parse(str(program)) == program
+    assert text.parse(str(program).replace("0.5", "0.25")) != program
+
+
 def test_a_graph_alone_has_no_target_and_no_plan() -> None:
     graph = mlp().graph
     assert str(graph).splitlines()[0] == "graph mlp(%x: f32[4,8]) {"

@@ -36,6 +36,35 @@ GOOD = text.parse("""
     """)
 
 
+BRANCHES = """
+    graph g(%p: bool[], %x: f32[4]) {
+      %0 = higher_order.cond(%p, graph then(%a: f32[4]) {
+        %0 = aten.exp.default(%a) : f32[4]
+        return %0
+      }, graph otherwise(%a: f32[4]) {
+        return %a
+      }, [%x]) : (f32[4])
+      %1 = getitem(%0, 0) : f32[4]
+      return %1
+    }
+    """
+
+
+def test_a_subgraph_is_closed_and_holds_every_invariant() -> None:
+    verify.program(text.parse(BRANCHES))
+    with pytest.raises(VerifyError, match="in then of %0: %x is used and never defined"):
+        verify.program(text.parse(BRANCHES.replace("aten.exp.default(%a)", "aten.exp.default(%x)")))
+    with pytest.raises(VerifyError, match="in otherwise of %0: %b is returned and never defined"):
+        verify.program(text.parse(BRANCHES.replace("return %a", "return %b")))
+
+
+def test_kinds_of_a_subgraph_are_known_too() -> None:
+    graph = text.parse(BRANCHES).graph
+    verify.kinds_are_known(graph, {"higher_order.cond", "aten.exp.default"}.__contains__)
+    with pytest.raises(VerifyError, match=r"aten\.exp\.default is no known op"):
+        verify.kinds_are_known(graph, {"higher_order.cond"}.__contains__)
+
+
 def test_a_good_program_passes() -> None:
     verify.program(GOOD)
     verify.program(GOOD.with_graph(GOOD.graph))
@@ -366,5 +395,5 @@ aten.linear.default is no known op
 
 def test_each_check_stands_in_one_list() -> None:
     checks = [*verify.GRAPH_CHECKS, *verify.PLAN_CHECKS]
-    assert len(set(checks)) == len(checks) == 14
+    assert len(set(checks)) == len(checks) == 15
     assert all(check.__doc__ for check in checks)
