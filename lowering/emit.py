@@ -17,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax._src import config
+from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import jaxpr_as_fun
 
 import neuron_compiler.lowering.ops  # noqa: F401  (fills the registry)
 from neuron_compiler import dtypes
@@ -25,6 +27,7 @@ from neuron_compiler.ir import text
 from neuron_compiler.ir.graph import GETITEM, Constant, Graph, Op, Operand, TensorType, TupleType, Type, Value
 from neuron_compiler.ir.plan import Group, Program
 from neuron_compiler.lowering import checks
+from neuron_compiler.lowering.recomputation import groups_apart
 from neuron_compiler.lowering.subgraph import Subgraph
 from neuron_compiler.opdef import REGISTRY, Registry
 
@@ -187,6 +190,19 @@ def _group_callable(
     return function
 
 
+def _called_apart(function: Callable[[Env], Any], given: Env) -> Any:
+    """The function's results by a call that XLA does not inline."""
+    leaves, structure = jax.tree.flatten(given)
+    closed, shapes = jax.make_jaxpr(lambda *arrays: function(jax.tree.unflatten(structure, arrays)), return_shape=True)(
+        *leaves
+    )
+    # Traced before the attribute is set: calls inside of the group are inlined as ever.
+    called = jaxpr_as_fun(closed)
+    called.__name__ = called.__qualname__ = function.__name__
+    with set_xla_metadata(inlineable="false"):
+        return jax.tree.unflatten(jax.tree.structure(shapes), jax.jit(called)(*leaves))
+
+
 def _groups(program: Program) -> tuple[Group, ...]:
     """The plan's groups; a program that was not fused is one group an op."""
     if program.plan.groups or not program.graph.ops:
@@ -219,7 +235,9 @@ def trace(
             env[value.name] = array if layout is None else jnp.transpose(array, _inverse(layout))
         flags: list[jax.Array] = []
         faults.clear()
-        for group in _groups(program):
+        groups = _groups(program)
+        apart = groups_apart(program, groups, registry)
+        for group in groups:
             reads, gives = group_boundary(graph, group)
             given = {name: env[name] for name in reads}
             if (special := group_functions.get(group.name)) is not None:
@@ -227,7 +245,8 @@ def trace(
                 env.update(jax.jit(special)(given))
                 continue
             found: dict[str, list[checks.Check]] = {}
-            results, oks = jax.jit(_group_callable(graph, group, gives, found, registry))(given)
+            traced = _group_callable(graph, group, gives, found, registry)
+            results, oks = _called_apart(traced, given) if group.name in apart else jax.jit(traced)(given)
             env.update(results)
             flags.extend(oks)
             faults.extend((check.message, check.error) for check in found[group.name])
