@@ -98,7 +98,21 @@ def cast(x: Any, dtype: DType) -> Array:
     if dtype is DType.BF16:
         # XLA's library kernels for sums (YNN) drop a conversion to bfloat16 and back, whatever the options say.
         x = lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+    if dtype is DType.F16:
+        x = _rounded_to_half(x)
     return x.astype(dtypes.to_numpy(dtype))
+
+
+def _rounded_to_half(x: Array) -> Array:
+    """float32 rounded to what float16 holds, in a way that the code generator cannot undo.
+
+    For processors that compute with halves it makes one instruction of a product, its rounding and a sum (AVX512-FP16),
+    in which the product is not rounded. XLA's own rounding loses float16's subnormals, which are multiples of 2^-24.
+    """
+    steps = constant(0.75, DType.F32)  # from 0.5 to 1, float32's own steps are 2^-24
+    subnormal = jnp.copysign((x + steps) - steps, x)
+    normal = lax.reduce_precision(x, exponent_bits=5, mantissa_bits=10)
+    return jnp.where(jnp.abs(x) < np.float32(2.0**-14), subnormal, normal)
 
 
 def _is_small_float(dtype: DType) -> bool:

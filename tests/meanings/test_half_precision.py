@@ -117,3 +117,27 @@ def test_gradients_of_grid_sample_are_left_to_eager(mode: str) -> None:
     for got, want in zip(run(torch.compile(program, backend="neuron")), run(program), strict=True):
         assert torch.equal(got, want)
     assert "gradients of grid_sample in half precision" in {entry.cause for entry in LEDGER.counts("fallback")}
+
+
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_product_is_rounded_before_it_is_added(dtype: torch.dtype) -> None:
+    """Processors that compute with halves have one instruction for both, which does not round the product."""
+    generator = torch.Generator().manual_seed(0)
+    operands = [torch.randn(8192, generator=generator).to(dtype) for _ in range(3)]
+    assert_agree(
+        {
+            "sum": lambda a, b, c: a * b + c,
+            "difference": lambda a, b, c: c - a * b,
+            "horner": lambda a, b, c: ((a * b + c) * b + c) * b + a,
+        },
+        *operands,
+    )
+
+
+def test_every_rounding_to_a_half() -> None:
+    """Ties, subnormal results, overflow, signs of zero."""
+    powers = 2.0 ** torch.arange(-26, 17).float()
+    steps = torch.arange(-4096, 4096).float()
+    edges = torch.tensor([65504.0, 65519.99, 65520.0, 1e-8, 0.0, math.inf, math.nan, 1e-40])
+    values = torch.cat([(powers[:, None] * (1 + steps / 8192)).flatten(), steps * 2.0**-26, edges])
+    assert_agree({"cast": lambda x: x.half(), "and back": lambda x: x.half().float() * 1}, torch.cat([values, -values]))
