@@ -10,7 +10,9 @@ In: a program. Out: names of groups. Changes no value.
 
 from __future__ import annotations
 
-from neuron_compiler.ir.graph import GETITEM, Op, TensorType
+from collections.abc import Mapping
+
+from neuron_compiler.ir.graph import GETITEM, Op, TensorType, Type
 from neuron_compiler.ir.plan import Group, Program
 from neuron_compiler.opdef import REGISTRY, Kind, Registry, kind_of, work_of
 
@@ -47,7 +49,7 @@ def groups_apart(program: Program, groups: tuple[Group, ...], registry: Registry
     return frozenset(apart)
 
 
-def _operations(op: Op, types: object, registry: Registry) -> float | None:
+def _operations(op: Op, types: Mapping[str, Type], registry: Registry) -> float | None:
     """Operations for each element of a result that XLA would make anew; None for one that it keeps in memory."""
     if op.kind == GETITEM:
         return 0.0
@@ -55,6 +57,6 @@ def _operations(op: Op, types: object, registry: Registry) -> float | None:
     first = op.type if isinstance(op.type, TensorType) else op.type.elements[0]
     if first is None or first.numel == 0 or (kind not in FUSED and kind is not Kind.CONVOLUTION):
         return None
-    work = work_of(op, types, registry)  # type: ignore[arg-type]
+    work = work_of(op, types, registry)
     each = (work.flops + work.transcendentals) / first.numel
     return each if kind in FUSED or each <= MOST_FUSED else None
