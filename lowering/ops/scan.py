@@ -16,7 +16,7 @@ import torch
 from jax import lax
 
 from neuron_compiler.ir.graph import DType, TensorType, TupleType
-from neuron_compiler.lowering.numeric import Array, cast, constant, is_float, narrow
+from neuron_compiler.lowering.numeric import Array, cast, constant, dtype_of, is_float, narrow, widen
 from neuron_compiler.opdef import Kind, op, per_input_element
 
 aten = torch.ops.aten
@@ -34,7 +34,12 @@ UNROLLED = 8  # elements of a row that one turn of the loop takes
 
 
 def along(step: Callable[[Any, Any], tuple[Any, Any]], start: Callable[[Array], Any], x: Array, axis: int) -> Any:
-    """``lax.scan`` over one axis: ``start`` makes the first carry from one slice; results keep the axis in place."""
+    """``lax.scan`` over one axis: ``start`` makes the first carry from one slice; results keep the axis in place.
+
+    Halves go in and come out as float32: XLA moves them so inside of a loop, by an instruction of the processor
+    (AVX512-BF16) that takes subnormals for zero.
+    """
+    x = widen(x)
     if axis == x.ndim - 1:
         return _along_rows(step, start, x)
     moved = jnp.moveaxis(x, axis, 0)
@@ -69,9 +74,9 @@ def running(x: Array, axis: int, combine: Callable[[Array, Array], Array], first
 
     def step(total: Array, row: Array) -> tuple[Array, Array]:
         total = combine(total, cast(row, wide))
-        return total, cast(total, out)
+        return total, total if wide is DType.F32 else cast(total, out)
 
-    return along(step, lambda row: jnp.broadcast_to(constant(first, wide), row.shape), x, axis)
+    return cast(along(step, lambda row: jnp.broadcast_to(constant(first, wide), row.shape), x, axis), out)
 
 
 def _cumulative(x: Array, dim: int, combine: Callable[[Array, Array], Array], first: Any, out: TensorType) -> Array:
@@ -107,7 +112,8 @@ def _extreme(x: Array, dim: int, replaces: Callable[[Array, Array], Array]) -> t
     def start(row: Array) -> tuple[Array, Array, Array]:
         return row, jnp.zeros(row.shape, jnp.int64), jnp.zeros((), jnp.int64)
 
-    return along(step, start, x, dim % x.ndim)
+    extremes, places = along(step, start, x, dim % x.ndim)
+    return cast(extremes, dtype_of(x)), places
 
 
 @op(aten.cummax.default, kind=Kind.SCAN)
@@ -148,6 +154,6 @@ def logcumsumexp(x: Array, dim: int, *, out: TensorType) -> Array:
 
     def step(total: Array, row: Array) -> tuple[Array, Array]:
         total = add(cast(row, wide), total)
-        return total, narrow(total, out)
+        return total, total if wide is DType.F32 else narrow(total, out)
 
-    return along(step, lambda row: jnp.broadcast_to(constant(-np.inf, wide), row.shape), x, dim % x.ndim)
+    return narrow(along(step, lambda row: jnp.broadcast_to(constant(-np.inf, wide), row.shape), x, dim % x.ndim), out)

@@ -233,7 +233,8 @@ def searchsorted(
     values = cast(values, common) if is_array(values) else jnp.asarray(values, dtypes.to_numpy(common))
     if sequence.size == 0 or values.size == 0:
         return jnp.zeros(out.shape, dtypes.to_numpy(out.dtype))
-    found = _search(cast(sequence, common), values, right or side == "right")
+    # Wide: XLA moves halves inside of a loop by an instruction that may take subnormals for zero.
+    found = _search(widen(cast(sequence, common)), widen(values), right or side == "right")
     return cast(found, out.dtype).reshape(out.shape)
 
 
