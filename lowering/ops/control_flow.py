@@ -16,6 +16,8 @@ higher_order = torch.ops.higher_order
 
 Arrays = tuple[jax.Array, ...]
 
+SCAN = "higher_order.scan"
+
 
 def _of_longest_branch(call: Call) -> Work:
     """A branch runs, nobody knows which: the one with the most to do."""
@@ -41,9 +43,6 @@ def _length(call: Call) -> int:
     names = values_of(call.op.operand(2 if call.op.kind == SCAN else 1))
     found = (call.types[name] for name in names)
     return next((one.shape[0] for one in found if isinstance(one, TensorType)), 0)
-
-
-SCAN = "higher_order.scan"
 
 
 def _scans_something(call: Call) -> str | None:

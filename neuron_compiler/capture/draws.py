@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch._guards import detect_fake_mode
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.fx import Node
 
 from neuron_compiler.sequence import bernoulli_in_order_of_memory
@@ -26,6 +26,11 @@ SAVING, REPEATING = "run_and_save_rng_state", "run_with_rng_state"
 def is_draw(node: Node) -> bool:
     """Whether a node is one of the two."""
     return isinstance(node.target, HigherOrderOperator) and node.target.name() in (SAVING, REPEATING)
+
+
+def is_random(target: Any) -> bool:
+    """Whether an overload draws random numbers."""
+    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 def record_missing_value(node: Node) -> None:

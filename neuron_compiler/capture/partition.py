@@ -9,7 +9,6 @@ from __future__ import annotations
 import enum
 import operator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
@@ -78,10 +77,6 @@ class Placement:
     op: Op | None = None
     cause: str = ""
     stage: int = 0
-
-
-def _is_random(target: Any) -> bool:
-    return isinstance(target, OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
 
 
 class Partition:
@@ -164,7 +159,7 @@ class Partition:
         return self._place_call(node)
 
     def _place_call(self, node: Node) -> Placement:
-        random = _is_random(node.target)
+        random = draws.is_random(node.target)
         reason = unrepresentable(meta_value(node), self.binding)
         for source in node.all_input_nodes:
             if reason is None and not self._is_number(source) and not isinstance(meta_value(source), GraphModule):

@@ -58,9 +58,7 @@ def _is_number(node: Node, binding: Binding) -> bool:
 
 
 def _op(node: Node, binding: Binding) -> Op:
-    if draws.is_draw(node) or (
-        isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
-    ):
+    if draws.is_draw(node) or draws.is_random(node.target):
         raise CaptureError(f"{node.target} draws random numbers")
     if isinstance(node.target, OpOverload):
         if node.target._schema.is_mutable:
