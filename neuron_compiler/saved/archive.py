@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import stat
-import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -88,22 +87,17 @@ class Reader:
 
     def __init__(self, file: IO[bytes], path: str) -> None:
         self.file, self.path = file, path
-        try:
-            with zipfile.ZipFile(file) as archive:
-                self._infos = {info.filename: info for info in archive.infolist()}
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError) as error:
-            raise self._damaged(f"it is no whole archive: {error}") from None
+        with self._damage_is("it is no whole archive"), zipfile.ZipFile(file) as archive:
+            self._infos = {info.filename: info for info in archive.infolist()}
         if MANIFEST not in self._infos:
             raise self._foreign("it has no manifest")
         self.manifest = self._manifest()
-        self._positions = {name: self._position(name, found) for name, found in self.manifest["members"].items()}
+        with self._damage_is("its members cannot be found"):
+            self._positions = {name: self._position(name, found) for name, found in self.manifest["members"].items()}
 
     def _manifest(self) -> dict[str, Any]:
-        try:
-            with zipfile.ZipFile(self.file) as archive:
-                found = json.loads(archive.read(MANIFEST))
-        except (zipfile.BadZipFile, NotImplementedError, ValueError, struct.error, EOFError, RuntimeError) as error:
-            raise self._damaged(f"its manifest cannot be read: {error}") from None
+        with self._damage_is("its manifest cannot be read"), zipfile.ZipFile(self.file) as archive:
+            found = json.loads(archive.read(MANIFEST))
         if not isinstance(found, dict) or found.get("format") != FORMAT:
             raise self._foreign("its manifest is another program's")
         if (made := found.get("format_version")) != FORMAT_VERSION:
@@ -136,6 +130,20 @@ class Reader:
         if hashlib.sha256(content).hexdigest() != wanted["sha256"]:
             raise self._damaged(f"its member {name} is not what was written")
         return content
+
+    @contextmanager
+    def _damage_is(self, what: str) -> Iterator[None]:
+        """Whatever the block raises is damage of the file.
+
+        `zipfile` trusts what it reads: a flipped bit makes it seek before the file, ask for a password, or hand the
+        bytes to a decompressor, each with exceptions of its own.
+        """
+        try:
+            yield
+        except ArtifactError:
+            raise
+        except Exception as error:
+            raise self._damaged(f"{what}: {error}") from error
 
     def _damaged(self, why: str) -> ArtifactError:
         return ArtifactError(f"{self.path} is damaged: {why}", when="load", hint="copy it again, or compile it again")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,19 @@ def test_every_damage_is_found(file: Path, tmp_path: Path) -> None:
             continue
         # A byte that nothing reads, such as a date.
         assert torch.equal(program(X), expected), position
+
+
+@pytest.mark.parametrize("flipped", [0x01, 0x55, 0x80, 0xFF])
+def test_a_damaged_directory_is_found(file: Path, tmp_path: Path, flipped: int) -> None:
+    """Each byte of it: places before the file, other compressions, encryption, sizes beyond the end."""
+    content = file.read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    bad = tmp_path / "bad"
+    for position in range(int.from_bytes(content[end + 16 : end + 20], "little"), len(content)):
+        bad.write_bytes(content[:position] + bytes([content[position] ^ flipped]) + content[position + 1 :])
+        with suppress(ArtifactError), archive.reading(bad) as reader:
+            for name in reader.manifest["members"]:
+                assert reader.read(name) in content, position
 
 
 def test_foreign_files_are_refused(tmp_path: Path) -> None:
