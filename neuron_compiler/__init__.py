@@ -15,6 +15,7 @@ __all__ = [
     "load",
     "neuron",
     "recompile_report",
+    "run_kernel",
     "save",
 ]
 
@@ -23,6 +24,7 @@ _PUBLIC = {
     "LEDGER": "neuron_compiler.ledger",
     "Options": "neuron_compiler.options",
     "recompile_report": "neuron_compiler.report.recompiles",
+    "run_kernel": "neuron_compiler.kernels",
     "CompiledProgram": "neuron_compiler.saved.program",
     "compile_exported": "neuron_compiler.saved.exporting",
     "save": "neuron_compiler.saved.saving",

@@ -46,6 +46,8 @@ _NUMPY: Mapping[DType, np.dtype] = {
     DType.I16: np.dtype(np.int16),
     DType.I32: np.dtype(np.int32),
     DType.I64: np.dtype(np.int64),
+    DType.F8E3M4: np.dtype(ml_dtypes.float8_e3m4),
+    DType.F8E4M3: np.dtype(ml_dtypes.float8_e4m3),
     DType.F8E4M3FN: np.dtype(ml_dtypes.float8_e4m3fn),
     DType.F8E4M3FNUZ: np.dtype(ml_dtypes.float8_e4m3fnuz),
     DType.F8E5M2: np.dtype(ml_dtypes.float8_e5m2),
@@ -59,6 +61,8 @@ _NUMPY: Mapping[DType, np.dtype] = {
     DType.C128: np.dtype(np.complex128),
 }
 _FROM_NUMPY = {numpy_dtype: dtype for dtype, numpy_dtype in _NUMPY.items()}
+# Numbers of TF32 are those of float32 with 13 bits zero; no numpy dtype says so.
+_IN_FLOAT32 = (DType.TF32,)
 
 
 def from_torch(dtype: torch.dtype) -> DType:
@@ -70,12 +74,16 @@ def from_torch(dtype: torch.dtype) -> DType:
 
 
 def to_torch(dtype: DType) -> torch.dtype:
-    return _TO_TORCH[dtype]
+    """The torch dtype; raises CaptureError for a type that only the chip has."""
+    try:
+        return _TO_TORCH[dtype]
+    except KeyError:
+        raise CaptureError(f"{dtype.value} is a type of the chip alone; PyTorch has none") from None
 
 
 def to_numpy(dtype: DType) -> np.dtype:
-    """The numpy dtype, which is also jax's; bf16 and fp8 are ml_dtypes' extension types."""
-    return _NUMPY[dtype]
+    """The numpy dtype, which is also jax's; bf16 and fp8 are ml_dtypes' extension types, TF32 lies in float32."""
+    return _NUMPY[DType.F32 if dtype in _IN_FLOAT32 else dtype]
 
 
 @cache

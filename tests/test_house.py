@@ -25,7 +25,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("ir",),
     ("dtypes",),
     ("trainium",),
-    ("opdef",),
+    ("opdef", "kernels"),
     ("interop",),
     ("passes", "lowering"),
     ("runtime",),

@@ -16,7 +16,11 @@ from typing import TypeAlias
 
 
 class DType(enum.Enum):
-    """Element type. The value is the name used in IR text."""
+    """Element type. The value is the name used in IR text.
+
+    Of the chip alone, no type of PyTorch: ``F8E4M3`` with an infinity and 240 as its largest number, ``F8E3M4``, and
+    ``TF32``, a float of 10 bits after the point in four bytes.
+    """
 
     BOOL = "bool"
     U8 = "u8"
@@ -27,6 +31,8 @@ class DType(enum.Enum):
     I16 = "i16"
     I32 = "i32"
     I64 = "i64"
+    F8E3M4 = "f8e3m4"
+    F8E4M3 = "f8e4m3"
     F8E4M3FN = "f8e4m3fn"
     F8E4M3FNUZ = "f8e4m3fnuz"
     F8E5M2 = "f8e5m2"
@@ -34,6 +40,7 @@ class DType(enum.Enum):
     F8E8M0FNU = "f8e8m0fnu"
     F16 = "f16"
     BF16 = "bf16"
+    TF32 = "tf32"
     F32 = "f32"
     F64 = "f64"
     C64 = "c64"
@@ -46,7 +53,7 @@ class DType(enum.Enum):
 
     @property
     def is_floating(self) -> bool:
-        return self.value[0] in "f" or self is DType.BF16
+        return self.value[0] == "f" or self in (DType.BF16, DType.TF32)
 
     @property
     def is_complex(self) -> bool:
@@ -64,7 +71,7 @@ class DType(enum.Enum):
 _ITEMSIZE: Mapping[DType, int] = {
     **{d: 1 for d in DType if d.value in ("bool", "u8", "i8") or d.value.startswith("f8")},
     **dict.fromkeys((DType.U16, DType.I16, DType.F16, DType.BF16), 2),
-    **dict.fromkeys((DType.U32, DType.I32, DType.F32), 4),
+    **dict.fromkeys((DType.U32, DType.I32, DType.F32, DType.TF32), 4),
     **dict.fromkeys((DType.U64, DType.I64, DType.F64, DType.C64), 8),
     DType.C128: 16,
 }

@@ -6,41 +6,19 @@ of its own is skipped. Checks grammar only; whether the program is legal is for 
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
-from collections.abc import Callable, Iterable
 from dataclasses import fields
 from types import MappingProxyType
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 from neuron_compiler.errors import ParseError
 from neuron_compiler.ir import elements
-from neuron_compiler.ir.graph import Constant, DType, Graph, Input, Op, Operand, TensorType, TupleType, Type, Value
+from neuron_compiler.ir.graph import Constant, Graph, Input, Op, Operand, TensorType, TupleType, Type, Value
 from neuron_compiler.ir.plan import Barrier, Group, GroupKind, Plan, Program, Tile
+from neuron_compiler.ir.tokens import DTYPES, Reader, known, shown
 
-T = TypeVar("T")
-
-_DTYPES = {dtype.value: dtype for dtype in DType}
-_WORD_OPERANDS: dict[str, Operand] = {"none": None, "true": True, "false": False, **_DTYPES}
+_WORD_OPERANDS: dict[str, Operand] = {"none": None, "true": True, "false": False, **DTYPES}
 _GROUP_KINDS = {kind.value: kind for kind in GroupKind}
 _TILE_FIELDS = tuple(f.name for f in fields(Tile))
-
-_STRING = r'"(?:[^"\\\n]|\\.)*"'
-_TOKEN = re.compile(
-    rf"""(?P<space>[ \t\r\n]+)
-    |(?P<value>%(?:[\w.$]+|{_STRING}))
-    |(?P<type>(?:{"|".join(_DTYPES)})\[[-\d, ]*\])
-    |(?P<number>-?(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|inf\b|nan\b))
-    |(?P<hex>hex"[^"\n]*")
-    |(?P<word>[^\W\d][\w.$]*)
-    |(?P<string>{_STRING})
-    |(?P<arrow>->)
-    |(?P<mark>[()\[\]{{}}=:,])
-    |(?P<comment>\#[^\n]*)
-    |(?P<bad>.)""",
-    re.VERBOSE,
-)
 
 
 def parse(text: str) -> Program:
@@ -48,119 +26,10 @@ def parse(text: str) -> Program:
     return _Parser(text).program()
 
 
-class _Parser:
+class _Parser(Reader):
     """Recursive descent over a list of tokens, one method a construct."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.tokens: list[tuple[str, str, int]] = []
-        for match in _TOKEN.finditer(text):
-            if match.lastgroup == "bad":
-                self.fail(f"unexpected character {match.group()!r}", match.start())
-            if match.lastgroup != "space":
-                self.tokens.append((str(match.lastgroup), match.group(), match.start()))
-        self.tokens.append(("end", "", len(text)))
-        self.index = 0
-        self.types: dict[str, TensorType] = {}
-
-    # Tokens
-
-    def fail(self, what: str, at: int | None = None) -> NoReturn:
-        at = self.peek()[2] if at is None else at
-        start = self.text.rfind("\n", 0, at) + 1
-        end = self.text.find("\n", at)
-        line = self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
-        pad = "".join("\t" if c == "\t" else " " for c in line[: at - start])
-        place = f"line {self.text.count(chr(10), 0, at) + 1}, column {at - start + 1}"
-        raise ParseError(f"{place}: {what}\n    {line}\n    {pad}^")
-
-    def peek(self) -> tuple[str, str, int]:
-        while self.tokens[self.index][0] == "comment":
-            self.index += 1
-        return self.tokens[self.index]
-
-    def take(self, kind: str, what: str) -> str:
-        found, text, _ = self.peek()
-        if found != kind:
-            self.fail(f"expected {what}, found {_shown(found, text)}")
-        self.index += 1
-        return text
-
-    def at(self, text: str) -> bool:
-        kind, found, _ = self.peek()
-        return found == text and kind in ("mark", "word", "arrow")
-
-    def accept(self, text: str) -> bool:
-        if self.at(text):
-            self.index += 1
-            return True
-        return False
-
-    def expect(self, text: str, after: str) -> None:
-        if not self.accept(text):
-            kind, found, _ = self.peek()
-            self.fail(f"expected {text!r} after {after}, found {_shown(kind, found)}")
-
-    def trailing_comment(self) -> str:
-        """The comment that ends the line of the last token, else nothing."""
-        kind, text, start = self.tokens[self.index]
-        if kind != "comment":
-            return ""
-        previous = self.tokens[self.index - 1]
-        if "\n" in self.text[previous[2] + len(previous[1]) : start]:
-            return ""
-        self.index += 1
-        return re.sub(r"\\(.)", _unescape, text[1:].removeprefix(" ").removesuffix("\r"))
-
-    def listed(self, item: Callable[[], T], closing: str, what: str) -> tuple[T, ...]:
-        """Items between commas up to ``closing``; a comma may follow the last one."""
-        found: list[T] = []
-        while not self.accept(closing):
-            found.append(item())
-            if not self.accept(","):
-                self.expect(closing, what)
-                break
-        return tuple(found)
-
-    # Names and types
-
-    def name(self, what: str) -> str:
-        kind, text, _ = self.peek()
-        if kind == "string":
-            return self.string(what)
-        return self.take("word", what) if kind != "word" else self._advance(text)
-
-    def _advance(self, text: str) -> str:
-        self.index += 1
-        return text
-
-    def string(self, what: str) -> str:
-        return self.quoted(self.take("string", what))
-
-    def quoted(self, text: str) -> str:
-        try:
-            return str(json.loads(text))
-        except json.JSONDecodeError as error:
-            self.fail(f"string cannot be read: {error.msg}", self.tokens[self.index - 1][2])
-
-    def value(self, what: str = "a value such as %x") -> str:
-        text = self.take("value", what)[1:]
-        return self.quoted(text) if text.startswith('"') else text
-
-    def tensor_type(self) -> TensorType:
-        kind, text, start = self.peek()
-        if kind == "word" and text not in _DTYPES and text != "none":
-            self.fail(f"unknown element type {text!r}{_known(text, _DTYPES)}")
-        self.take("type", "a type such as f32[4,8]")
-        found = self.types.get(text)
-        if found is None:
-            dtype, _, shape = text[:-1].partition("[")
-            try:
-                extents = tuple(int(n) for n in shape.split(",")) if shape.strip() else ()
-            except ValueError:
-                self.fail(f"{text!r} is not a type such as f32[4,8]", start)
-            found = self.types[text] = TensorType(extents, _DTYPES[dtype])
-        return found
+    # Types
 
     def type(self) -> Type:
         if self.accept("("):
@@ -193,7 +62,7 @@ class _Parser:
         if kind == "word" and text in _WORD_OPERANDS:
             self.index += 1
             return _WORD_OPERANDS[text]
-        return self.fail(f"expected an operand, found {_shown(kind, text)}")
+        return self.fail(f"expected an operand, found {shown(kind, text)}")
 
     def real(self) -> float:
         return float(self.take("number", "a number"))
@@ -223,14 +92,14 @@ class _Parser:
         plan = self.plan() if self.accept("plan") else Plan()
         kind, text, _ = self.peek()
         if kind != "end":
-            self.fail(f"expected the end of the text, found {_shown(kind, text)}")
+            self.fail(f"expected the end of the text, found {shown(kind, text)}")
         return Program(graph, plan, target)
 
     def graph(self) -> tuple[Graph, str]:
         """A graph and its target; that of a subgraph is never given."""
         if not self.accept("graph"):
             kind, text, _ = self.peek()
-            self.fail(f"expected 'graph', found {_shown(kind, text)}")
+            self.fail(f"expected 'graph', found {shown(kind, text)}")
         name = self.name("the graph's name")
         self.expect("(", "the graph's name")
         inputs = self.inputs()
@@ -247,7 +116,7 @@ class _Parser:
             ops.append(self.op())
         if not self.accept("return"):
             kind, text, _ = self.peek()
-            self.fail(f"expected an op or 'return', found {_shown(kind, text)}")
+            self.fail(f"expected an op or 'return', found {shown(kind, text)}")
         outputs: tuple[str, ...] = ()
         if not self.accept("}"):
             outputs = self.listed(self.value, "}", "the returned values")
@@ -313,7 +182,7 @@ class _Parser:
                     self.fail(f"group {name!r} has a tile already", start)
                 tiles[name] = self.tile()
             else:
-                self.fail(f"expected 'group', 'barrier', 'tile' or '}}', found {_shown(kind, text)}")
+                self.fail(f"expected 'group', 'barrier', 'tile' or '}}', found {shown(kind, text)}")
         return Plan(tuple(groups), tuple(barriers), MappingProxyType(tiles))
 
     def group(self) -> Group:
@@ -321,7 +190,7 @@ class _Parser:
         _, text, start = self.peek()
         kind = self.name("a group's kind")
         if kind not in _GROUP_KINDS:
-            self.fail(f"unknown group kind {text!r}{_known(kind, _GROUP_KINDS)}", start)
+            self.fail(f"unknown group kind {text!r}{known(kind, _GROUP_KINDS)}", start)
         self.expect("(", "the kind")
         return Group(name, _GROUP_KINDS[kind], self.listed(self.value, ")", "the ops"))
 
@@ -336,21 +205,7 @@ class _Parser:
             _, text, start = self.peek()
             field = self.name("a field of the tile")
             if field not in _TILE_FIELDS or field in given:
-                self.fail(f"{text!r} is given twice or is no field of a tile{_known(field, _TILE_FIELDS)}", start)
+                self.fail(f"{text!r} is given twice or is no field of a tile{known(field, _TILE_FIELDS)}", start)
             self.expect("=", field)
             given[field] = self.operand()
         return Tile(**given)
-
-
-def _shown(kind: str, text: str) -> str:
-    return "the end of the text" if kind == "end" else repr(text)
-
-
-def _known(word: str, words: Iterable[str]) -> str:
-    words = list(words)
-    close = difflib.get_close_matches(word, words, 1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(words)}"
-
-
-def _unescape(match: re.Match[str]) -> str:
-    return {"n": "\n", "r": "\r"}.get(match.group(1), match.group(1))

@@ -8,7 +8,7 @@ of the public repository aws-neuron/aws-neuron-sdk (state of August 2026):
     [A3] nki/guides/architecture/trainium3_arch.rst
     [H2] about-neuron/arch/neuron-hardware/trainium2.rst
     [H3] about-neuron/arch/neuron-hardware/trainium3.rst
-    [ISA] nki/api/nki/isa (docstring of nc_matmul)
+    [ISA] nki/api/nki/isa (docstrings of the instructions)
 
 Sizes of SBUF and PSUM, clocks and peak rates are those of one NeuronCore, which runs a program; HBM is that of the
 whole chip. A number that no source states is listed in ``assumed``.
@@ -41,6 +41,13 @@ class Target:
         psum_banks: banks per PSUM partition.
         psum_bank_bytes_per_partition: bytes of one bank in one partition; one accumulation stays within a bank.
         sbuf_bytes_per_partition: bytes of SBUF in one partition.
+        sbuf_access_elements_max: elements in each partition that one instruction reaches in SBUF.
+        psum_access_elements_max: the same in PSUM.
+        bn_stats_free_max: elements in each partition that one ``bn_stats`` takes.
+        max8_free_min: fewest elements in each partition that ``max8`` and its kin take.
+        max8_free_max: most of them.
+        vector_transpose_max: rows and columns of a transpose on VectorE.
+        psum_dtypes_of_matmul: types in which TensorE may write a product, by their names in IR text.
         hbm_bytes: capacity of the chip's device memory.
         hbm_bytes_per_second: bandwidth of the chip's device memory.
         dma_engines: DMA engines per chip.
@@ -61,6 +68,13 @@ class Target:
     psum_banks: int
     psum_bank_bytes_per_partition: int
     sbuf_bytes_per_partition: int
+    sbuf_access_elements_max: int
+    psum_access_elements_max: int
+    bn_stats_free_max: int
+    max8_free_min: int
+    max8_free_max: int
+    vector_transpose_max: int
+    psum_dtypes_of_matmul: tuple[str, ...]
     hbm_bytes: int
     hbm_bytes_per_second: float
     dma_engines: int
@@ -71,6 +85,11 @@ class Target:
     bf16_flops_per_second: float
     fp32_flops_per_second: float
     assumed: tuple[str, ...] = ()
+
+    def start_partitions(self, partitions: int) -> tuple[int, ...]:
+        """Where an access to so many partitions may begin: at any quarter of them, half, or at the first. [A1]"""
+        parts = 4 if 4 * partitions <= self.num_partitions else 2 if 2 * partitions <= self.num_partitions else 1
+        return tuple(range(0, self.num_partitions, self.num_partitions // parts))
 
     @property
     def sbuf_bytes(self) -> int:
@@ -97,6 +116,13 @@ TRN1 = Target(
     psum_banks=8,  # [A1]
     psum_bank_bytes_per_partition=2 * KIB,  # [A1] 512 fp32 elements
     sbuf_bytes_per_partition=192 * KIB,  # [A1] 24 MiB
+    sbuf_access_elements_max=64 * KIB,  # [A1]
+    psum_access_elements_max=4 * KIB,  # [A1]
+    bn_stats_free_max=512,  # [ISA]
+    max8_free_min=8,  # [ISA]
+    max8_free_max=16384,  # [ISA]
+    vector_transpose_max=32,  # [ISA]
+    psum_dtypes_of_matmul=("f32",),  # [A1] [A2]
     hbm_bytes=32 * GIB,  # [A1]
     hbm_bytes_per_second=820e9,  # [A1]
     dma_engines=32,  # [A1]
@@ -117,6 +143,13 @@ TRN2 = Target(
     psum_banks=8,  # [A1]; [A2] calls PSUM unchanged
     psum_bank_bytes_per_partition=2 * KIB,  # [A1]; [A2] calls PSUM unchanged
     sbuf_bytes_per_partition=224 * KIB,  # [A2] 28 MiB
+    sbuf_access_elements_max=64 * KIB,  # [A1]
+    psum_access_elements_max=4 * KIB,  # [A1]
+    bn_stats_free_max=512,  # [ISA]
+    max8_free_min=8,  # [ISA]
+    max8_free_max=16384,  # [ISA]
+    vector_transpose_max=32,  # [ISA]
+    psum_dtypes_of_matmul=("f32",),  # [A1] [A2]
     hbm_bytes=96 * GIB,  # [A2] [H2]
     hbm_bytes_per_second=2.9e12,  # [H2]; [A2] rounds it to 3 TB/s
     dma_engines=128,  # [A2]
@@ -139,6 +172,13 @@ TRN3 = Target(
     psum_banks=8,  # [A1]; [A3] calls PSUM unchanged
     psum_bank_bytes_per_partition=2 * KIB,  # [A1]; [A3] calls PSUM unchanged
     sbuf_bytes_per_partition=256 * KIB,  # [A3] 32 MiB
+    sbuf_access_elements_max=64 * KIB,  # [A1]
+    psum_access_elements_max=4 * KIB,  # [A1]
+    bn_stats_free_max=512,  # [ISA]
+    max8_free_min=8,  # [ISA]
+    max8_free_max=16384,  # [ISA]
+    vector_transpose_max=32,  # [ISA]
+    psum_dtypes_of_matmul=("f32", "bf16"),  # [A3]
     hbm_bytes=144 * GIB,  # [A3] [H3]
     hbm_bytes_per_second=4.9e12,  # [H3]; [A3] says 4.7 TB/s
     dma_engines=128,  # [A3]
