@@ -2,8 +2,8 @@
 
 ``multilabel_margin_loss``: its decomposition, which tracing takes whatever the backend, counts class 0 as a target for
 every entry after the list of targets has ended. ``_assert_async`` without a message: AOTAutograd drops it.
-``flex_attention``: one node that would run eagerly. ``matrix_rank(out=...)``: tracing writes the result beside the tensor
-that was given. ``_native_batch_norm_legit(out=...)`` and ``Tensor.polygamma_``: tracing raises, in every backend.
+``flex_attention``: one node that would run eagerly. ``matrix_rank(out=...)``: tracing leaves the tensor that was given
+as it was. ``_native_batch_norm_legit(out=...)`` and ``Tensor.polygamma_``: tracing raises, in every backend.
 """
 
 from __future__ import annotations
