@@ -24,6 +24,7 @@ from neuron_compiler.ledger import Entry
 from neuron_compiler.options import Options
 from neuron_compiler.report.eager import fallbacks
 from neuron_compiler.report.hlo import hlo_map
+from neuron_compiler.report.kernels import kernels
 from neuron_compiler.report.summary import summary, timings
 from neuron_compiler.runtime import Layout
 
@@ -38,6 +39,7 @@ def _optimised(compilation: Compilation) -> str:
 AT_THE_END: Mapping[str, Callable[[Compilation], str]] = {
     "summary.txt": summary,
     "timings.tsv": timings,
+    "kernels.txt": kernels,
     "xla_optimised.txt": _optimised,
     "hlo_map.txt": lambda compilation: hlo_map(_optimised(compilation), compilation.program),
 }

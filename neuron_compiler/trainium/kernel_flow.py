@@ -54,20 +54,18 @@ class _Flow:
         self.masks: dict[str, Mask] = {}
         for buffer in kernel.buffers:
             base = self.buffers[buffer.of or buffer.name]
-            if base.name in self.inputs:
-                continue
-            if buffer.of is None:
-                self.masks[buffer.name] = np.zeros(buffer.shape, np.uint8)
-            elif base.dtype.itemsize == buffer.dtype.itemsize:
-                flat = self.masks[base.name].reshape(-1)
-                self.masks[buffer.name] = np.lib.stride_tricks.as_strided(
-                    flat[buffer.start :], buffer.shape, buffer.strides
-                )
-            else:
-                raise VerifyError(
-                    f"%{buffer.name} is a view of another width of %{base.name}, which is no input",
-                    op=kernel_text.format_buffer(buffer),
-                )
+            if base.name not in self.inputs:
+                self.masks[buffer.name] = self._in_hbm(kernel, buffer, base)
+
+    def _in_hbm(self, kernel: Kernel, buffer: Buffer, base: Buffer) -> Mask:
+        """The mask of a buffer or view, with one bit for each part of an element that some view of the base has."""
+        unit = min(b.dtype.itemsize for b in kernel.buffers if base.name in (b.name, b.of))
+        parts = buffer.dtype.itemsize // unit
+        if buffer is base or 0 in buffer.shape:
+            return np.zeros((*buffer.shape, parts), np.uint8)
+        flat = self.masks[base.name].reshape(-1)
+        strides = [stride * parts for stride in buffer.strides or ()]
+        return np.lib.stride_tricks.as_strided(flat[buffer.start * parts :], (*buffer.shape, parts), (*strides, 1))
 
     def steps(self, body: tuple[Statement, ...]) -> list[Step]:
         return [self._step(statement) for statement in body]
@@ -150,9 +148,10 @@ class _Flow:
         mask = self.masks[name]
         if mask.all():
             return
-        first = tuple(int(i) for i in np.argwhere(mask == 0)[0])
+        missing = (mask == 0).any(axis=-1)
+        first = tuple(int(i) for i in np.argwhere(missing)[0])
         raise VerifyError(
-            f"{int((mask == 0).sum())} of {prod(mask.shape)} elements of output %{name} are never written, "
+            f"{int(missing.sum())} of {prod(missing.shape)} elements of output %{name} are never written, "
             f"the first at {list(first)}",
             op=kernel_text.format_buffer(self.buffers[name]),
         )

@@ -18,7 +18,7 @@ from neuron_compiler.compile import compile_graph
 from neuron_compiler.dump import folder as folder_module
 from neuron_compiler.dump.folder import Folder, roots
 from neuron_compiler.errors import DumpError, LoweringError, PassError, VerifyError
-from neuron_compiler.ir import text
+from neuron_compiler.ir import kernel_text, text
 from neuron_compiler.ir.graph import Value
 from neuron_compiler.observers import observers_for
 from neuron_compiler.options import Options
@@ -59,13 +59,21 @@ def names(path):
 # --- what is written ----------------------------------------------------------------------------------------------
 
 
+def test_the_kernels_of_the_groups(tmp_path):
+    compile_small(tmp_path)
+    *kernels, last = re.split(r"^(?=kernel |# )", (tmp_path / "0000_small" / "kernels.txt").read_text(), flags=re.M)[1:]
+    assert [kernel_text.parse(kernel).target for kernel in kernels] == ["trn2"] * len(kernels)
+    assert last == f"# {len(kernels)} of {len(kernels)} groups have a kernel for trn2\n"
+    assert kernels
+
+
 def test_files_of_one_executable(tmp_path, monkeypatch):
     monkeypatch.setattr(pipeline, "DEFAULT", (Dce(), Cse(), Dce()))
     done = compile_small(tmp_path)
     dumped = tmp_path / "0000_small"
     assert names(dumped) == [
-        "02_input.ir", "04_cse.ir", "hlo_map.txt", "repro.py", "stablehlo.mlir", "summary.txt", "timings.tsv",
-        "xla_optimised.txt",
+        "02_input.ir", "04_cse.ir", "hlo_map.txt", "kernels.txt", "repro.py", "stablehlo.mlir", "summary.txt",
+        "timings.tsv", "xla_optimised.txt",
     ]  # fmt: skip
     assert text.parse((dumped / "02_input.ir").read_text()) == done.captured
     assert text.parse((dumped / "04_cse.ir").read_text()) == done.program
@@ -73,6 +81,7 @@ def test_files_of_one_executable(tmp_path, monkeypatch):
     assert "stablehlo.multiply" in (dumped / "stablehlo.mlir").read_text()
     assert "HloModule jit_small" in (dumped / "xla_optimised.txt").read_text()
     assert re.search(r" a +aten\.mul\.Tensor +model\.py:1$", (dumped / "hlo_map.txt").read_text(), re.M)
+    assert (dumped / "kernels.txt").read_text() == "# 0 of 0 groups have a kernel for trn2\n"
     assert [line.split("\t")[1] for line in (dumped / "timings.tsv").read_text().splitlines()] == [
         "name", "dce", "cse", "dce", "passes", "lower", "xla",
     ]  # fmt: skip

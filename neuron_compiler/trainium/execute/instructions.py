@@ -228,6 +228,12 @@ def dma_copy(work: Work) -> list[Array]:
     return [source]
 
 
+def dma_transpose(work: Work) -> list[Array]:
+    source = work.call.src[0]
+    columns = source.shape[-1] if source is not None else 1
+    return [work.src[0].reshape(-1, columns).T]
+
+
 def dma_gather(work: Work) -> list[Array]:
     table, index = work.src
     rows = _rows(work, table, index)
@@ -266,6 +272,6 @@ COMPUTE: Mapping[str, Callable[[Work], list[Array]]] = {
         *(nc_matmul, nc_transpose, activation, tensor_copy, tensor_copy_predicated, tensor_tensor, tensor_scalar),
         *(scalar_tensor_tensor, select_reduce, tensor_reduce, tensor_partition_reduce, tensor_tensor_scan, reciprocal),
         *(memset, iota, affine_select, bn_stats, bn_aggr, max8, nc_find_index8, nc_match_replace8),
-        *(dma_copy, dma_gather, dma_scatter),
+        *(dma_copy, dma_transpose, dma_gather, dma_scatter),
     )
-} | {"dma_transpose": nc_transpose, **dict.fromkeys(isa.COLLECTIVES, _collective)}
+} | dict.fromkeys(isa.COLLECTIVES, _collective)
