@@ -344,18 +344,29 @@ class Emission:
         return made
 
     def _emit_gather(self, node: Node, env: Env, held: Held) -> Ref:
-        source, place, _ = node.attrs
-        row, place = node.args[0], place_of(place)
-        free = self.space.free
-        if self.is_full(self.dag[row].atoms) or self.space.partition is None:
+        source, place, rows = str(node.attrs[0]), place_of(node.attrs[1]), node.attrs[2]
+        row, free = node.args[0], self.space.free
+        if self.is_full(self.dag[row].atoms):
             raise NoKernel("rows by an index that is not one a partition")
-        if len(free) != 1 or place.terms not in ((), ((free[0], 1),)):
+        step = 1
+        for atom in reversed(free if place.terms else ()):
+            if place.factor(atom) != step:
+                raise NoKernel("rows that are not read in one piece")
+            step *= self.space.extents[atom]
+        if any(atom not in free for atom, _ in place.terms):
             raise NoKernel("rows that are not read in one piece")
-        index = self.tile(row, env, held, full=False)
-        table, _ = self.refs[str(source)]
-        made = self.new(node, env, full=True)
-        start = place.constant + env[free[0]].start if place.terms else affine(place.constant)
-        self.b.dma_gather(made, table[:, ds(start, self._extent(free[0], env))], index)
+        table, type_ = self.refs[source]
+        if not isinstance(rows, int) or not rows:
+            raise NoKernel("an empty table")
+        width, index = type_.numel // rows, self.tile(row, env, held, full=False)
+        made = self.new(node, env)
+        start, size = affine(place.constant), 1
+        for atom, factor in place.terms:  # all free atoms, of which only the outermost may be cut
+            span = self._span(atom, env)
+            start, size = start + span.start * factor, size * span.size
+        halves = 2 if type_.dtype is I64 else 1  # of which the low ones are read
+        view = table.viewed((rows, width), (halves * width, halves), 0, I32 if halves > 1 else None)
+        self.b.dma_gather(made, view[:, ds(start, size)], index)
         return made
 
     def tile(self, node: NodeId, env: Env, held: Held, *, full: bool) -> Access:

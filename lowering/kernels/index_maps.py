@@ -104,7 +104,7 @@ def unflat(place: Affine, shape: tuple[int, ...], extents: Extents) -> Index:
             raise NoKernel(f"steps of {factor} do not fit a reshape to {list(shape)}")
         step = factor // strides[axis]
         if step * (extents[atom] - 1) >= shape[axis]:
-            if shape[axis] % step or extents[atom] % (shape[axis] // step):
+            if shape[axis] % step or shape[axis] == step or extents[atom] % (shape[axis] // step):
                 raise NoKernel(f"{extents[atom]} steps of {factor} do not fit a reshape to {list(shape)}")
             raise Split(atom, shape[axis] // step)
         found[axis] = found[axis] + Affine(0, ((atom, step),))

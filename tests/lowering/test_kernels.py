@@ -18,6 +18,7 @@ from neuron_compiler.ir.kernel import Affine, Instruction, Loop, affine, stateme
 from neuron_compiler.lowering.kernels import NoKernel, kernel_of
 from neuron_compiler.lowering.kernels.index_maps import Split, flat, unflat
 
+aten = torch.ops.aten
 BF16 = torch.bfloat16
 TOLERANCE = {torch.float32: (1e-4, 1e-5), torch.bfloat16: (2e-2, 2e-2), torch.float16: (2e-3, 2e-3)}
 
@@ -153,6 +154,11 @@ def test_convolutions_of_one_dimension_and_pools() -> None:
 def test_embedding() -> None:
     torch.manual_seed(0)
     check(lambda w, i: F.embedding(i, w) * 2, rand(40, 130), torch.randint(0, 40, (3, 50)))
+    check(lambda w, i: w[i] + 1, rand(40, 13), torch.randint(-40, 40, (50,)))
+    check(lambda w, i, j: w[i, j] + 1, rand(40, 13), torch.randint(0, 40, (50, 1)), torch.randint(-13, 13, (1, 1)))
+    check(lambda n, i: n[i], torch.arange(20) * 5, torch.randint(0, 20, (1, 1, 30)))
+    check(lambda w, i: w.index_select(0, i), rand(9, 4, 5), torch.randint(0, 9, (7,)))
+    check(lambda w, i: (w * 2)[i] + 1, rand(40, 13), torch.randint(0, 40, (50,)))
 
 
 def test_views_are_read_through() -> None:
@@ -175,6 +181,27 @@ def test_elementwise_functions() -> None:
     check(lambda x, y: torch.maximum(x, y) - torch.minimum(x * 2, y), x, y)
     check(lambda x, y: ((x > 0) & ~(y < 0)) | (x == y), x, y)
     check(lambda x, y: (x.to(BF16) * y.to(BF16) + 1).float() * 2, x, y)
+
+
+MORE = {
+    "hard": lambda x: F.hardtanh(x, -0.3, 0.4) + F.hardsigmoid(x * 5) * F.hardswish(x * 5),
+    "leaky": lambda x: F.leaky_relu(x, 0.2) + F.elu(x, 1.5),
+    "bases": lambda x: x.exp2() + (x.abs() + 0.1).log2() - (x.abs() + 0.1).log10(),
+    "added": lambda x: torch.addcmul(x, x + 1, x + 2, value=0.5) + torch.addcdiv(x, x, x.abs() + 1, value=-2),
+    "gelu": lambda x: aten.gelu_backward(x, x + 1),
+    "silu": lambda x: aten.silu_backward(x, x + 1),
+    "tanh": lambda x: aten.tanh_backward(x, x.tanh()),
+    "sigmoid": lambda x: aten.sigmoid_backward(x, x.sigmoid()),
+    "relu": lambda x: aten.threshold_backward(x, x * 2 - 0.1, 0),
+    "softmax": lambda x: aten._softmax_backward_data(x, x.softmax(-1), -1, torch.float32),
+    "log_softmax": lambda x: aten._log_softmax_backward_data(x, x.log_softmax(0), 0, torch.float32),
+}
+
+
+@pytest.mark.parametrize("name", MORE)
+def test_more_functions_and_gradients(name: str) -> None:
+    torch.manual_seed(0)
+    check(MORE[name], rand(130, 33))
 
 
 def test_whole_numbers() -> None:

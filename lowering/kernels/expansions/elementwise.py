@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from neuron_compiler.ir.graph import DType, Op, Value
+from neuron_compiler.ir.space import base_name
 from neuron_compiler.lowering.kernels.expansions.common import F32, Expansion, number_of
 from neuron_compiler.lowering.kernels.index_maps import Index, NoKernel, broadcast
 from neuron_compiler.lowering.kernels.nodes import NodeId
@@ -131,6 +132,87 @@ def _softplus(p: Pull, op: Op, number: int, index: Index) -> NodeId:
     return d.select(large, x, soft, p.dtype(op))
 
 
+def _scaled_function(function: str, inner: float, outer: float, p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    """outer * function(inner * x), for other bases of exponentials and logarithms."""
+    found = p.dag.unary(function, p.operand(op, 0, index), F32 if outer != 1 else p.dtype(op), scale=inner)
+    return p.dag.binary("multiply", found, p.dag.number(outer), p.dtype(op)) if outer != 1 else found
+
+
+def _bounded(p: Pull, x: NodeId, low: float, high: float, dtype: DType) -> NodeId:
+    return p.dag.binary("minimum", p.dag.binary("maximum", x, p.dag.number(low), dtype), p.dag.number(high), dtype)
+
+
+def _hardtanh(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    low, high = number_of(op, 1, "min_val", -1.0), number_of(op, 2, "max_val", 1.0)
+    return _bounded(p, p.operand(op, 0, index), float(low), float(high), p.dtype(op))
+
+
+def _hardsigmoid(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    x = p.operand(op, 0, index)
+    shifted = p.dag.binary("add", x, p.dag.number(3.0), F32)
+    share = p.dag.binary("multiply", _bounded(p, shifted, 0.0, 6.0, F32), p.dag.number(1 / 6), F32)
+    if base_name(op.kind) == "hardswish":
+        return p.dag.binary("multiply", share, x, p.dtype(op))
+    return p.dag.cast(share, p.dtype(op))
+
+
+def _leaky_relu(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    d, x = p.dag, p.operand(op, 0, index)
+    slope = d.number(float(number_of(op, 1, "negative_slope", 0.01)))
+    low = d.binary("multiply", x, slope, F32)
+    return d.select(d.binary("greater", x, d.number(0.0), DType.BOOL), x, low, p.dtype(op))
+
+
+def _elu(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    alpha, scale, inner = (float(number_of(op, i + 1, n, 1.0)) for i, n in enumerate(("alpha", "scale", "input_scale")))
+    d, x = p.dag, p.operand(op, 0, index)
+    low = d.binary("subtract", d.unary("exp", x, F32, scale=inner), d.number(1.0), F32)
+    low = d.binary("multiply", low, d.number(alpha * scale), F32)
+    high = d.binary("multiply", x, d.number(scale), F32)
+    return d.select(d.binary("greater", x, d.number(0.0), DType.BOOL), high, low, p.dtype(op))
+
+
+def _added(function: str, p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    """addcmul and addcdiv: x + value * (a by b)."""
+    x, a, b = (p.operand(op, i, index) for i in range(3))
+    value = op.attr("value", 1)
+    if not p.dtype(op).is_floating or not isinstance(value, int | float):
+        raise NoKernel(f"{op.kind} of whole numbers")
+    found = p.dag.binary(function, a, b, F32)
+    if value != 1:
+        found = p.dag.binary("multiply", found, p.dag.number(float(value)), F32)
+    return p.dag.binary("add", x, found, p.dtype(op))
+
+
+# Gradients
+
+
+def _by_derivative(function: str, p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    """The gradient times a function of ScalarE's tables, of what the forward read."""
+    if op.attr("approximate", "none") != "none":
+        raise NoKernel("gradients of an approximated gelu")
+    slope = p.dag.unary(function, p.operand(op, 1, index), F32)
+    return p.dag.binary("multiply", p.operand(op, 0, index), slope, p.dtype(op))
+
+
+def _tanh_backward(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    d, result = p.dag, p.operand(op, 1, index)
+    rest = d.binary("subtract", d.number(1.0), d.unary("square", result, F32), F32)
+    return d.binary("multiply", p.operand(op, 0, index), rest, p.dtype(op))
+
+
+def _sigmoid_backward(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    d, result = p.dag, p.operand(op, 1, index)
+    slope = d.binary("multiply", d.binary("subtract", d.number(1.0), result, F32), result, F32)
+    return d.binary("multiply", p.operand(op, 0, index), slope, p.dtype(op))
+
+
+def _threshold_backward(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    d, limit = p.dag, p.dag.number(float(number_of(op, 2, "threshold")))
+    stays = d.binary("greater", p.operand(op, 1, index), limit, DType.BOOL)
+    return d.select(stays, p.operand(op, 0, index), d.number(0.0), p.dtype(op))
+
+
 def _cast(p: Pull, op: Op, number: int, index: Index) -> NodeId:
     x, dtype = p.operand(op, 0, index), p.dtype(op)
     if p.dag[x].dtype.is_floating and dtype.is_integer:
@@ -169,6 +251,21 @@ EXPANSIONS: Mapping[str, Expansion] = {
     "clamp": _clamp,
     "clamp_min": _clamp,
     "softplus": _softplus,
+    "exp2": partial(_scaled_function, "exp", math.log(2), 1.0),
+    "log2": partial(_scaled_function, "log", 1.0, 1 / math.log(2)),
+    "log10": partial(_scaled_function, "log", 1.0, 1 / math.log(10)),
+    "hardtanh": _hardtanh,
+    "hardsigmoid": _hardsigmoid,
+    "hardswish": _hardsigmoid,
+    "leaky_relu": _leaky_relu,
+    "elu": _elu,
+    "addcmul": partial(_added, "multiply"),
+    "addcdiv": partial(_added, "divide"),
+    "gelu_backward": partial(_by_derivative, "gelu_dx"),
+    "silu_backward": partial(_by_derivative, "silu_dx"),
+    "tanh_backward": _tanh_backward,
+    "sigmoid_backward": _sigmoid_backward,
+    "threshold_backward": _threshold_backward,
     "_to_copy": _cast,
     **{name: partial(_comparison, function) for name, function in _COMPARISONS.items()},
     **{

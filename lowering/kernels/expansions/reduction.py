@@ -57,6 +57,19 @@ def _softmax(p: Pull, op: Op, number: int, index: Index) -> NodeId:
     return d.binary("divide", d.unary("exp", shifted, F32), total, p.dtype(op))
 
 
+def _softmax_backward(p: Pull, op: Op, number: int, index: Index) -> NodeId:
+    """y * (g - sum(g * y)), or of a logarithm g - exp(y) * sum(g)."""
+    shape, d = p.shape(op), p.dag
+    whole, over = p.row(index, (int(number_of(op, 2, "dim")) % len(shape),), shape)
+    gradient, result = (p.value(p.source(op, i), index) for i in (0, 1))
+    row, row_result = (p.value(p.source(op, i), whole) for i in (0, 1))
+    if "log" in base_name(op.kind):
+        share = d.binary("multiply", d.unary("exp", result, F32), d.reduce("add", row, over, F32), F32)
+        return d.binary("subtract", gradient, share, p.dtype(op))
+    total = d.reduce("add", d.binary("multiply", row, row_result, F32), over, F32)
+    return d.binary("multiply", d.binary("subtract", gradient, total, F32), result, p.dtype(op))
+
+
 def _moments(p: Pull, row: NodeId, over: frozenset[str], count: int) -> tuple[NodeId, NodeId]:
     """Mean and variance of what a row holds."""
     d = p.dag
@@ -107,6 +120,8 @@ EXPANSIONS: Mapping[str, Expansion] = {
     "amin": partial(_reduction, "min"),
     "_softmax": _softmax,
     "_log_softmax": _softmax,
+    "_softmax_backward_data": _softmax_backward,
+    "_log_softmax_backward_data": _softmax_backward,
     "native_layer_norm": _layer_norm,
     "_native_batch_norm_legit_no_training": _batch_norm,
 }
