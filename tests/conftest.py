@@ -77,11 +77,11 @@ class Order:
         path = item.path.relative_to(TESTS)
         return next((p for p in (path.as_posix(), *(d.as_posix() for d in path.parents)) if p in self.budget), "")
 
-    def key(self, item: pytest.Item) -> tuple[int, str, str]:
+    def key(self, item: pytest.Item) -> tuple[int, str, bool, str]:
         place = self.budgeted(item)
         shuffled = hashlib.sha1(f"{self.seed} {item.nodeid}".encode()).hexdigest() if place else ""
-        # Within a folder, what is sampled comes after what always runs.
-        return rank(folder_of(item)), place, shuffled
+        # Within a folder, what is sampled comes after what always runs, and what takes minutes after that.
+        return rank(folder_of(item)), place, bool(place) and "full" in item.keywords, shuffled
 
     def pytest_report_header(self) -> str:
         if not self.budget:
