@@ -25,7 +25,7 @@ from neuron_compiler import dtypes
 from neuron_compiler.errors import LoweringError, NeuronCompilerError
 from neuron_compiler.ir import text
 from neuron_compiler.ir.graph import GETITEM, Constant, Graph, Op, Operand, TensorType, TupleType, Type, Value
-from neuron_compiler.ir.plan import Group, Program
+from neuron_compiler.ir.plan import Group, Program, group_boundary
 from neuron_compiler.lowering import checks
 from neuron_compiler.lowering.recomputation import groups_apart
 from neuron_compiler.lowering.subgraph import Subgraph
@@ -154,23 +154,6 @@ def constant_array(constant: Constant) -> jax.Array:
     data = np.frombuffer(constant.data, dtype=dtypes.to_numpy(constant.type.dtype))
     array = jnp.asarray(data.reshape(constant.type.shape))
     return array if constant.type.dtype.is_integer else jax.lax.optimization_barrier(array)
-
-
-def group_boundary(graph: Graph, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Values that a group reads from outside, and those of its values that are read outside, both in program order."""
-    inside = set(group.ops)
-    reads: dict[str, None] = {}
-    for name in group.ops:
-        for use in graph.defs[name].uses:
-            if use not in inside:
-                reads[use] = None
-    returned = set(graph.outputs)
-    gives = tuple(
-        name
-        for name in group.ops
-        if name in returned or any(user.result not in inside for user in graph.users.get(name, ()))
-    )
-    return tuple(reads), gives
 
 
 def _group_callable(

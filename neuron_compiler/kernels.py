@@ -56,9 +56,8 @@ def _to_array(tensor: torch.Tensor, dtype: DType, name: str) -> np.ndarray:
     if tensor.dtype != wanted:
         raise RuntimeFault(f"input %{name} is {dtype.value}, and a tensor of {tensor.dtype} is given")
     # Numpy knows neither bfloat16 nor the 8-bit floats; their bytes go over.
-    whole = tensor.detach().cpu().contiguous()
-    array = whole.view(torch.uint8).numpy() if whole.ndim else whole.reshape(1).view(torch.uint8).numpy()
-    found = array.view(dtypes.to_numpy(dtypes.from_torch(wanted))).reshape(tuple(tensor.shape))
+    raw = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    found = raw.view(dtypes.to_numpy(dtypes.from_torch(wanted))).reshape(tuple(tensor.shape))
     return Rounding()(found, dtype) if dtype in _CARRIED_AS_FLOAT32 else found
 
 

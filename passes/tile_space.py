@@ -7,7 +7,7 @@ from math import prod
 
 from neuron_compiler.ir import space
 from neuron_compiler.ir.graph import Graph, Op, TensorType
-from neuron_compiler.ir.plan import Group, GroupKind
+from neuron_compiler.ir.plan import Group, GroupKind, group_boundary
 from neuron_compiler.ir.space import Gemm, result_type
 from neuron_compiler.opdef import Registry, kind_of
 from neuron_compiler.passes.fusion_rules import Role, facts_of
@@ -47,11 +47,8 @@ class GroupView:
 
     def gives(self) -> list[TensorType]:
         """Types of the tensors that are read outside."""
-        return [op.type for op in self.ops if isinstance(op.type, TensorType) and self._leaves(op)]
-
-    def _leaves(self, op: Op) -> bool:
-        users = self.graph.users.get(op.result, ())
-        return op.result in self.graph.outputs or any(user.result not in self.inside for user in users)
+        types = (self.graph.types[name] for name in group_boundary(self.graph, self.group)[1])
+        return [t for t in types if isinstance(t, TensorType)]
 
     def product(self) -> tuple[Op, Gemm] | None:
         """The first matrix product or convolution whose extents are known."""

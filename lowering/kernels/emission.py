@@ -19,7 +19,7 @@ from neuron_compiler.lowering.kernels.index_maps import NoKernel, Split
 from neuron_compiler.lowering.kernels.nodes import Dag, Node, NodeId
 from neuron_compiler.trainium.builder import KernelBuilder, Ref, ds
 
-F32, I32, I64, BOOL = DType.F32, DType.I32, DType.I64, DType.BOOL
+F32, I32, I64 = DType.F32, DType.I32, DType.I64
 START = {"add": 0.0, "multiply": 1.0, "max": -inf, "min": inf}
 COMBINE = {"add": "add", "multiply": "multiply", "max": "maximum", "min": "minimum"}
 WHOLE = ("add", "subtract", "multiply")
@@ -83,7 +83,7 @@ def space_of(dag: Dag, atoms: tuple[str, ...], extents: Mapping[str, int], parti
     if not rest:
         if over or not free:
             return Space((), None, free, extents)
-        outer = _divisor(extents[free[0]], partitions)
+        outer = divisor(extents[free[0]], partitions)
         if outer == extents[free[0]]:
             return Space((), free[0], (), extents)
         if outer > 1:
@@ -125,7 +125,8 @@ def _space_of_attention(dag: Dag, attention: list[Node], atoms: tuple[str, ...],
     return Space(tuple(n for n in names if n != partition and n not in free), partition, free, extents)
 
 
-def _divisor(extent: int, most: int) -> int:
+def divisor(extent: int, most: int) -> int:
+    """The largest number up to ``most`` that divides an extent."""
     return next(n for n in range(min(extent, most), 0, -1) if extent % n == 0)
 
 
@@ -154,10 +155,9 @@ class Emission:
         self.loops = tuple(a for a in order if space.extents[a] > self.sizes[a])
         self.fixed = {a: Span(affine(0), space.extents[a]) for a in order if a not in self.loops}
 
-    def run(self, results: list[Result]) -> None:
-        """Emit all loops, with the stores of the results."""
-        needed = self._needed([r.node for r in results])
-        self._level(0, dict(self.fixed), needed, results, {})
+    def run(self, result: Result) -> None:
+        """Emit all loops, with the stores of the result."""
+        self._level(0, self.fixed, self._needed(result.node), result, {})
 
     # Loops
 
@@ -165,10 +165,10 @@ class Emission:
         """How many loops have to be open for something that varies with these atoms."""
         return max((i + 1 for i, a in enumerate(self.loops) if a in atoms), default=0)
 
-    def _needed(self, roots: list[NodeId]) -> list[NodeId]:
+    def _needed(self, root: NodeId) -> list[NodeId]:
         """Nodes that the stores need, in order, without those that only a reduction with own loops needs."""
         found: set[NodeId] = set()
-        pending = list(roots)
+        pending = [root]
         while pending:
             node = pending.pop()
             if node in found:
@@ -185,24 +185,15 @@ class Emission:
         """Loops over what a reduction folds."""
         return tuple(a for a in self.loops if a in node.over)
 
-    def _level(
-        self,
-        depth: int,
-        env: Env,
-        needed: list[NodeId],
-        results: list[Result],
-        held: Held,
-    ) -> None:
+    def _level(self, depth: int, env: Env, needed: list[NodeId], result: Result, held: Held) -> None:
         for node in needed:
             if self._depth(self.dag[node].atoms) == depth:
                 self._ensure(node, env, held)
-        for result in results:
-            if self._depth(frozenset(a for a, _ in result.place.terms)) == depth:
-                self._store(result, env, held)
-        last = max((self._depth(frozenset(a for a, _ in r.place.terms)) for r in results), default=0)
-        if depth < last:
-            for inner in self.tiles(self.loops[depth], env):
-                self._level(depth + 1, inner, needed, results, dict(held))
+        if self._depth(frozenset(a for a, _ in result.place.terms)) == depth:
+            self._store(result, env, held)
+            return
+        for inner in self.tiles(self.loops[depth], env):
+            self._level(depth + 1, inner, needed, result, dict(held))
 
     def tiles(self, atom: str, env: Env) -> Iterator[dict[str, Span]]:
         """The environments of the loop over full tiles, and of what remains; each is emitted while its loop is open."""
@@ -277,10 +268,10 @@ class Emission:
         return made
 
     def _emit_unary(self, node: Node, env: Env, held: Held) -> Ref:
-        function, scale, bias = node.attrs
+        function, scale = node.attrs
         x = self.tile(node.args[0], env, held, full=False)
         made = self.new(node, env)
-        self.b.activation(made, x, scale, bias, op=function)
+        self.b.activation(made, x, scale, op=function)
         return made
 
     def _emit_binary(self, node: Node, env: Env, held: Held) -> Ref:

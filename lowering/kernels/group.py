@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from neuron_compiler.errors import CapacityError
-from neuron_compiler.ir.graph import DType, Graph, TensorType
+from neuron_compiler.ir.graph import DType, TensorType
 from neuron_compiler.ir.kernel import Affine, Kernel, affine
-from neuron_compiler.ir.plan import Group, Program
-from neuron_compiler.lowering.kernels.emission import Emission, Result, space_of
+from neuron_compiler.ir.plan import Group, Program, group_boundary
+from neuron_compiler.lowering.kernels.emission import Emission, Result, Space, divisor, space_of
 from neuron_compiler.lowering.kernels.index_maps import Cut, Index, NoKernel, Padded, Padding, Split, Stored, flat
+from neuron_compiler.lowering.kernels.nodes import Dag
 from neuron_compiler.lowering.kernels.pull import Pull, on_chip
 from neuron_compiler.trainium import kernel_checks
 from neuron_compiler.trainium.builder import KernelBuilder, Ref, ds
@@ -81,22 +82,12 @@ def kernel_of(program: Program, group: Group, *, verify: bool = True) -> Kernel:
             return kernel
 
 
-def outputs_of(graph: Graph, group: Group) -> tuple[str, ...]:
-    """Tensors that something outside of the group reads, and views of nothing else."""
-    inside = frozenset(group.ops)
-    found = [
-        name
-        for name in group.ops
-        if name in graph.outputs or any(user.result not in inside for user in graph.users.get(name, ()))
-    ]
-    return tuple(name for name in found if isinstance(graph.types[name], TensorType))
-
-
 def _built(program: Program, group: Group, target: Target, limit: int) -> Kernel:
-    names = outputs_of(program.graph, group)
+    reads, gives = group_boundary(program.graph, group)
+    names = tuple(name for name in gives if isinstance(program.graph.types[name], TensorType))
     if not names:
         raise NoKernel("nothing reads its tensors")
-    work = _Work(program, group, names, target, limit)
+    work = _Work(program, group, (reads, names), target, limit)
     for name in names:
         work.write(name)
     return work.builder.build(verify=False)
@@ -105,13 +96,20 @@ def _built(program: Program, group: Group, target: Target, limit: int) -> Kernel
 class _Work:
     """A kernel that is being built: what lies in HBM so far, and what is computed from it."""
 
-    def __init__(self, program: Program, group: Group, names: tuple[str, ...], target: Target, limit: int) -> None:
+    def __init__(
+        self,
+        program: Program,
+        group: Group,
+        boundary: tuple[tuple[str, ...], tuple[str, ...]],
+        target: Target,
+        limit: int,
+    ) -> None:
         self.graph, self.target, self.limit = program.graph, target, limit
         self.inside = frozenset(group.ops)
         self.builder = KernelBuilder(group.name, program.target)
         self.refs: dict[str, tuple[Ref, TensorType]] = {}
         self.paddings: dict[Padding, TensorType] = {}
-        reads = dict.fromkeys(use for name in group.ops for use in self.graph.defs[name].uses if use not in self.inside)
+        reads, names = boundary
         for name in (*reads, *names):
             type_ = self.graph.types[name]
             if not isinstance(type_, TensorType):
@@ -125,22 +123,22 @@ class _Work:
         on_chip(type_.dtype)
         if not type_.numel:
             return
-        for domain, pulled, node in self._spaces(name):
-            self._emit(pulled, domain, Result(name, node, flat(domain.index, type_.shape)))
+        for dag, space, result in self._pieces(name):
+            self._emit(dag, space, result)
 
-    def _emit(self, pulled: Pull, domain: Domain, result: Result) -> None:
-        space = space_of(pulled.dag, domain.atoms, pulled.extents, self.target.num_partitions)
+    def _emit(self, dag: Dag, space: Space, result: Result) -> None:
         limit = self.limit
-        if any(node.kind == "product" for node in pulled.dag.nodes):
+        if any(node.kind == "product" for node in dag.nodes):
             limit = min(limit, self.target.psum_bank_bytes_per_partition // DType.F32.itemsize)
-        emission = Emission(self.builder, pulled.dag, space, limit, self.target.num_partitions)
+        emission = Emission(self.builder, dag, space, limit, self.target.num_partitions)
         emission.refs = self.refs
-        emission.run([result])
+        emission.run(result)
 
-    def _spaces(self, name: str) -> list[tuple[Domain, Pull, int]]:
+    def _pieces(self, name: str) -> list[tuple[Dag, Space, Result]]:
         """Boxes that make up a value, each with atoms as fine as its views need."""
         shape = self.graph.tensor_type(name).shape
-        pending, made, cuts = [_box(shape)], [], dict[str, int]()
+        pending, cuts = [_box(shape)], dict[str, int]()
+        made: list[tuple[Dag, Space, Result]] = []
         while pending:
             domain = pending.pop()
             inside = self.inside - (self.refs.keys() - {name})
@@ -148,7 +146,7 @@ class _Work:
             pull = Pull(self.graph, inside, extents, cuts, self.paddings)
             try:
                 node = pull.value(name, domain.index)
-                space_of(pull.dag, domain.atoms, pull.extents, self.target.num_partitions)
+                space = space_of(pull.dag, domain.atoms, pull.extents, self.target.num_partitions)
             except Split as split:
                 if split.atom in domain.atoms:
                     domain = domain.split(split.atom, split.inner)
@@ -164,7 +162,7 @@ class _Work:
                 self._pad(padded.padding)
                 pending.append(domain)
             else:
-                made.append((domain, pull, node))
+                made.append((pull.dag, space, Result(name, node, flat(domain.index, shape))))
                 if len(made) > MAX_SPACES:
                     raise NoKernel(f"its result falls into more than {MAX_SPACES} pieces")
         return made
@@ -189,12 +187,12 @@ class _Work:
             raise NoKernel(f"%{padding.source} with two borders")
         ref = self.builder.hbm(padding.name, made.dtype, made.shape)
         self.refs[padding.name], self.paddings[padding] = (ref, made), made
-        flat_box = _box((made.numel,))
-        pull = Pull(self.graph, self.inside, dict(zip(flat_box.atoms, flat_box.extents, strict=True)))
-        outer = next(n for n in range(self.target.num_partitions, 0, -1) if made.numel % n == 0)
-        box = flat_box.split(flat_box.atoms[0], made.numel // outer)
-        pull.extents = dict(zip(box.atoms, box.extents, strict=True))
-        self._emit(pull, box, Result(padding.name, pull.dag.number(padding.number), box.index[0]))
+        rows = divisor(made.numel, self.target.num_partitions)
+        shape = (rows, made.numel // rows)
+        box, dag = _box(shape), Dag()
+        extents = dict(zip(box.atoms, box.extents, strict=True))
+        space = space_of(dag, box.atoms, extents, self.target.num_partitions)
+        self._emit(dag, space, Result(padding.name, dag.number(padding.number), flat(box.index, shape)))
         place = tuple(ds(low, extent) for low, extent in zip(padding.before, type_.shape, strict=True))
         self.builder.dma_copy(ref[place], source)
 

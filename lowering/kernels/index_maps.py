@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
 from neuron_compiler.ir.graph import Op, TensorType, Value
 from neuron_compiler.ir.kernel import Affine, affine, row_major
-from neuron_compiler.ir.space import base_name, permutation
+from neuron_compiler.ir.space import RESHAPES, base_name, is_permutation, permutation
 
 Index = tuple[Affine, ...]
 """One place, for each dimension of a value."""
@@ -109,23 +108,14 @@ def unflat(place: Affine, shape: tuple[int, ...], extents: Extents) -> Index:
             raise Split(atom, shape[axis] // step)
         found[axis] = found[axis] + Affine(0, ((atom, step),))
     for axis, index in enumerate(found):
-        if index.constant + sum(f * (extents[a] - 1) for a, f in index.terms) >= max(shape[axis], 1):
+        if _reach(index, extents) >= max(shape[axis], 1):
             raise NoKernel(f"an offset runs over the end of a dimension of {list(shape)}")
     return tuple(found)
 
 
-_KEEPS_PLACES = frozenset(
-    (
-        *("view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "flatten", "unflatten"),
-        *("alias", "detach", "clone", "contiguous", "lift_fresh", "lift_fresh_copy", "view_as"),
-    )
-)
-_PERMUTES = frozenset(("permute", "transpose", "t"))
-
-
 def is_view(op: Op) -> bool:
     """Whether ``through`` knows the op."""
-    return base_name(op.kind) in (*_KEEPS_PLACES, *_PERMUTES, "expand", "slice", "select", "flip")
+    return is_permutation(op) or base_name(op.kind) in (*RESHAPES, "expand", "slice", "select", "flip")
 
 
 def through(op: Op, index: Index, source: TensorType, extents: Extents) -> Index:
@@ -133,9 +123,9 @@ def through(op: Op, index: Index, source: TensorType, extents: Extents) -> Index
     name, result = base_name(op.kind), op.type
     if not isinstance(result, TensorType):
         raise NoKernel(f"{op.kind} gives several results")
-    if name in _KEEPS_PLACES:
+    if name in RESHAPES:
         return unflat(flat(index, result.shape), source.shape, extents)
-    if name in _PERMUTES:
+    if is_permutation(op):
         order = permutation(op, source.rank)
         return tuple(index[order.index(axis)] for axis in range(source.rank))
     if name == "expand":
@@ -192,7 +182,7 @@ def joined(op: Op, index: Index, parts: list[TensorType], extents: Extents) -> t
     axis %= len(index)
     stacked = base_name(op.kind) == "stack"
     place, end = index[axis], 0
-    low, high = place.constant, place.constant + sum(f * (extents[a] - 1) for a, f in place.terms)
+    low, high = place.constant, _reach(place, extents)
     for number, part in enumerate(parts):
         begin, end = end, end + (1 if stacked else part.shape[axis] if part.rank == len(index) else 0)
         if low >= end:
@@ -213,10 +203,6 @@ def tensors(op: Op) -> list[str]:
     return [v.name for v in listed if isinstance(v, Value)] if isinstance(listed, tuple) else []
 
 
-def reach(index: Affine, extents: Extents) -> int:
+def _reach(index: Affine, extents: Extents) -> int:
     """The largest number of an index without negative multiples."""
     return index.constant + sum(factor * (extents[atom] - 1) for atom, factor in index.terms)
-
-
-def elements(extents: Extents) -> int:
-    return prod(extents.values())

@@ -22,8 +22,8 @@ class Node:
     """One operation.
 
     Attributes:
-        kind: ``load``, ``number``, ``iota``, ``unary``, ``binary``, ``select``, ``cast``, ``reduce``, ``gather``,
-            ``scan`` or ``product``.
+        kind: ``load``, ``number``, ``iota``, ``unary``, ``binary``, ``select``, ``cast``, ``reduce``, ``product``,
+            ``attention`` or ``gather``.
         args: nodes that it reads.
         attrs: what the kind needs: names of functions, numbers, places in HBM.
         dtype: the type that its result is rounded to.
@@ -82,9 +82,9 @@ class Dag:
             return self.number(place.constant)
         return self.add(Node("iota", (), (place,), dtype, frozenset(atom for atom, _ in place.terms)))
 
-    def unary(self, function: str, x: NodeId, dtype: DType, scale: float = 1.0, bias: float = 0.0) -> NodeId:
-        """``function(x * scale + bias)``, by ScalarE."""
-        return self.add(Node("unary", (x,), (function, scale, bias), dtype, self._atoms(x)))
+    def unary(self, function: str, x: NodeId, dtype: DType, scale: float = 1.0) -> NodeId:
+        """``function(x * scale)``, by ScalarE."""
+        return self.add(Node("unary", (x,), (function, scale), dtype, self._atoms(x)))
 
     def binary(self, function: str, a: NodeId, b: NodeId, dtype: DType) -> NodeId:
         x, y = self.number_of(a), self.number_of(b)

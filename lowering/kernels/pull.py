@@ -1,7 +1,7 @@
 """From the values of a group to nodes: what is needed for an element of a result, read through the views between.
 
 ``Pull.value`` asks for a value at an index and gives the node that computes it. Inside the group each op has an
-expansion (``expansions.py``); what comes from outside is loaded. Reductions fold atoms of the space where those have
+expansion (``expansions/``); what comes from outside is loaded. Reductions fold atoms of the space where those have
 the extents that are folded, so that a softmax or a norm reads its row once.
 """
 
@@ -62,7 +62,7 @@ class Pull:
         self.dag = Dag()
         self._space = tuple(extents)
         self._values: dict[tuple[str, Index], NodeId] = {}
-        self._contracted: set[str] = set()
+        self._contracted = 0
 
     def value(self, name: str, index: Index) -> NodeId:
         """The node of a value at an index.
@@ -215,9 +215,8 @@ class Pull:
 
     def contracted(self, extent: int) -> Affine:
         """An index that counts to an extent by atoms of its own."""
-        name = next(n for n in (f"k{i}" for i in range(len(self.extents) + 1)) if f"{n}." not in self._contracted)
-        self._contracted.add(f"{name}.")
-        return self._fresh(name, extent)
+        self._contracted += 1
+        return self._fresh(f"k{self._contracted - 1}", extent)
 
     def _fresh(self, name: str, extent: int) -> Affine:
         """Atoms that are not of the space, as fine as they were asked for."""

@@ -229,23 +229,12 @@ class _Parser(Reader):
         if engine not in _ENGINES or not opcode:
             self.fail(f"{text!r} does not begin with an engine{known(engine, _ENGINES)}", start)
         self.expect("(", text)
-        src: list[Operand] = []
-        attrs: list[tuple[str, Attr]] = []
-        while not self.accept(")"):
-            kind, _, start = self.peek()
-            if kind in ("word", "string") and self.tokens[self.index + 1][1] == "=":
-                name = self.name("a name")
-                self.index += 1
-                attrs.append((name, self.attr()))
-            elif attrs:
-                self.fail("a positional operand stands after a keyword", start)
-            else:
-                src.append(self.access() if kind == "value" else self.number())
-            if not self.accept(","):
-                self.expect(")", "the operands")
-                break
+        src, attrs = self.arguments(self.source, self.attr)
         ops = tuple(part.strip().removeprefix("%") for part in self.trailing_comment().split(",") if part.strip())
-        return Instruction(opcode, _ENGINES[engine], tuple(dst), tuple(src), tuple(attrs), ops)
+        return Instruction(opcode, _ENGINES[engine], tuple(dst), src, attrs, ops)
+
+    def source(self) -> Operand:
+        return self.access() if self.peek()[0] == "value" else self.number()
 
     def access(self) -> Access:
         name = self.value("a buffer such as %x")

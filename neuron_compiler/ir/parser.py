@@ -67,24 +67,6 @@ class _Parser(Reader):
     def real(self) -> float:
         return float(self.take("number", "a number"))
 
-    def arguments(self) -> tuple[tuple[Operand, ...], tuple[tuple[str, Operand], ...]]:
-        operands: list[Operand] = []
-        attrs: list[tuple[str, Operand]] = []
-        while not self.accept(")"):
-            kind, _, start = self.peek()
-            if kind in ("word", "string") and self.tokens[self.index + 1][1] == "=":
-                name = self.name("a name")
-                self.index += 1
-                attrs.append((name, self.operand()))
-            elif attrs:
-                self.fail("a positional operand stands after a keyword", start)
-            else:
-                operands.append(self.operand())
-            if not self.accept(","):
-                self.expect(")", "the operands")
-                break
-        return tuple(operands), tuple(attrs)
-
     # Graph
 
     def program(self) -> Program:
@@ -158,7 +140,7 @@ class _Parser(Reader):
         self.expect("=", f"%{result}")
         kind = self.name("an op such as aten.exp.default")
         self.expect("(", kind)
-        operands, attrs = self.arguments()
+        operands, attrs = self.arguments(self.operand, self.operand)
         self.expect(":", "the operands")
         type_ = self.type()
         return Op(result, kind, operands, type_, attrs, self.trailing_comment())

@@ -129,3 +129,20 @@ class Program:
     def with_plan(self, **fields: Any) -> Program:
         """This program with some fields of its plan replaced."""
         return replace(self, plan=replace(self.plan, **fields))
+
+
+def group_boundary(graph: Graph, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Values that a group reads from outside, and those of its values that are read outside, both in program order."""
+    inside = set(group.ops)
+    reads: dict[str, None] = {}
+    for name in group.ops:
+        for use in graph.defs[name].uses:
+            if use not in inside:
+                reads[use] = None
+    returned = set(graph.outputs)
+    gives = tuple(
+        name
+        for name in group.ops
+        if name in returned or any(user.result not in inside for user in graph.users.get(name, ()))
+    )
+    return tuple(reads), gives

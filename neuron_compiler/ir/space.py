@@ -213,7 +213,7 @@ def reduction_runs(op: Op, types: Types) -> Runs | None:
             return None
         return runs((batch * groups, data.numel // max(1, batch * groups)), frozenset({1}))
     if (position := _DIMENSION.get(name)) is not None:
-        return _axes(data, _dimensions(op, position, data.rank))
+        return _axes(data, dimensions(op, position, data.rank))
     result = result_type(op)
     return _axes(data, range(data.rank)) if result is not None and result.numel == 1 else None
 
@@ -222,21 +222,24 @@ def _axes(data: TensorType, axes: Iterable[int]) -> Runs:
     return runs(data.shape, frozenset(axes))
 
 
-def _dimensions(op: Op, position: int, rank: int) -> tuple[int, ...]:
+def dimensions(op: Op, position: int, rank: int) -> tuple[int, ...]:
+    """The axes that a reduction folds, by the operand at a position or by ``dim``; all where none is named."""
     # The keyword form is that of overloads whose dimensions are keyword-only or were canonicalised so.
     given: Operand = op.operand(position, op.attr("dim"))
     if given is None or given == () or isinstance(given, Value | bool) or rank == 0:
         return tuple(range(rank))
-    dimensions = given if isinstance(given, tuple) else (given,)
-    return tuple(d % rank for d in dimensions if isinstance(d, int))
+    listed = given if isinstance(given, tuple) else (given,)
+    return tuple(d % rank for d in listed if isinstance(d, int))
 
 
 # fmt: off
-_RESHAPES = frozenset((
+RESHAPES = frozenset((
     "view", "_unsafe_view", "reshape", "_reshape_alias", "unsqueeze", "squeeze", "flatten", "unflatten", "view_as",
     "alias", "detach", "clone", "contiguous", "lift_fresh", "lift_fresh_copy",
 ))
 # fmt: on
+"""Views that keep every element's place in row-major order."""
+
 _PERMUTES = frozenset(("permute", "transpose", "t"))
 
 
@@ -246,7 +249,7 @@ def keeps_order(op: Op, types: Types) -> bool:
     source, result = operand_type(op, 0, types), op.type
     if source is None or not isinstance(result, TensorType) or source.numel != result.numel:
         return False
-    if name in _RESHAPES or name == "expand":
+    if name in RESHAPES or name == "expand":
         return True
     if name not in _PERMUTES:
         return False

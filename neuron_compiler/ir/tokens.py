@@ -12,6 +12,7 @@ from neuron_compiler.errors import ParseError
 from neuron_compiler.ir.graph import DType, TensorType
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 DTYPES = {dtype.value: dtype for dtype in DType}
 
@@ -105,6 +106,27 @@ class Reader:
                 self.expect(closing, what)
                 break
         return tuple(found)
+
+    def arguments(
+        self, positional: Callable[[], T], keyword: Callable[[], U]
+    ) -> tuple[tuple[T, ...], tuple[tuple[str, U], ...]]:
+        """What stands up to a closing parenthesis: operands, then ``name=`` and what follows it."""
+        operands: list[T] = []
+        attrs: list[tuple[str, U]] = []
+        while not self.accept(")"):
+            kind, _, start = self.peek()
+            if kind in ("word", "string") and self.tokens[self.index + 1][1] == "=":
+                name = self.name("a name")
+                self.index += 1
+                attrs.append((name, keyword()))
+            elif attrs:
+                self.fail("a positional operand stands after a keyword", start)
+            else:
+                operands.append(positional())
+            if not self.accept(","):
+                self.expect(")", "the operands")
+                break
+        return tuple(operands), tuple(attrs)
 
     # Names and types
 

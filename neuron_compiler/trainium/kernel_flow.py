@@ -14,12 +14,11 @@ import numpy as np
 
 from neuron_compiler.errors import VerifyError
 from neuron_compiler.ir import kernel_text
-from neuron_compiler.ir.kernel import Access, Affine, Buffer, Instruction, Kernel, Loop, Statement, all_buffers
+from neuron_compiler.ir.kernel import Access, Affine, Buffer, Instruction, Kernel
 from neuron_compiler.trainium import isa
+from neuron_compiler.trainium.kernel_walk import Step, Walk
 
 Mask = np.ndarray
-Env = dict[str, int]
-Step = Callable[[], None]
 
 
 class State(IntEnum):
@@ -38,69 +37,43 @@ def check(kernel: Kernel) -> None:
             an output is never written.
     """
     flow = _Flow(kernel)
-    for step in flow.steps(kernel.body):
-        step()
+    flow.run()
     for name in kernel.outputs:
         flow.is_whole(name)
 
 
-class _Flow:
-    """The state of every element while the loops run."""
+class _Flow(Walk):
+    """The state of every element while the loops run; inputs, which are always there, have none."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.buffers = all_buffers(kernel)
-        self.inputs = frozenset(kernel.inputs)
-        self.env: Env = {}
-        self.masks: dict[str, Mask] = {}
+        super().__init__(kernel)
         for buffer in kernel.buffers:
             base = self.buffers[buffer.of or buffer.name]
-            if base.name not in self.inputs:
-                self.masks[buffer.name] = self._in_hbm(kernel, buffer, base)
+            if base.name not in kernel.inputs:
+                self.arrays[buffer.name] = self._in_hbm(buffer, base)
 
-    def _in_hbm(self, kernel: Kernel, buffer: Buffer, base: Buffer) -> Mask:
+    def _in_hbm(self, buffer: Buffer, base: Buffer) -> Mask:
         """The mask of a buffer or view, with one bit for each part of an element that some view of the base has."""
-        unit = min(b.dtype.itemsize for b in kernel.buffers if base.name in (b.name, b.of))
+        unit = min(b.dtype.itemsize for b in self.kernel.buffers if base.name in (b.name, b.of))
         parts = buffer.dtype.itemsize // unit
         if buffer is base or 0 in buffer.shape:
             return np.zeros((*buffer.shape, parts), np.uint8)
-        flat = self.masks[base.name].reshape(-1)
+        flat = self.arrays[base.name].reshape(-1)
         strides = [stride * parts for stride in buffer.strides or ()]
         return np.lib.stride_tricks.as_strided(flat[buffer.start * parts :], (*buffer.shape, parts), (*strides, 1))
 
-    def steps(self, body: tuple[Statement, ...]) -> list[Step]:
-        return [self._step(statement) for statement in body]
-
-    def _step(self, statement: Statement) -> Step:
-        if isinstance(statement, Buffer):
-            return self._declaration(statement)
-        if isinstance(statement, Loop):
-            return self._loop(statement)
-        return self._instruction(statement)
-
-    def _declaration(self, buffer: Buffer) -> Step:
-        mask = self.masks[buffer.name] = np.zeros(buffer.shape, np.uint8)
+    def declaration(self, buffer: Buffer) -> Step:
+        mask = self.arrays[buffer.name] = np.zeros(buffer.shape, np.uint8)
         return lambda: mask.fill(State.NOTHING)
 
-    def _loop(self, loop: Loop) -> Step:
-        steps, env = self.steps(loop.body), self.env
-
-        def run() -> None:
-            for i in range(loop.count.at(env)):
-                env[loop.variable] = i
-                for step in steps:
-                    step()
-            env.pop(loop.variable, None)
-
-        return run
-
-    def _instruction(self, instruction: Instruction) -> Step:
+    def instruction(self, instruction: Instruction) -> Step:
         call = isa.call_of(instruction, self.buffers)
         spec = isa.SPECS[instruction.opcode]
-        reads = [self._place(part.access) for part in call.src if part is not None]
+        reads = [self._state(part.access) for part in call.src if part is not None]
         if spec.updates(call) and instruction.opcode != "nc_matmul":
             # What accumulates reads its last result; a masked write leaves what it does not write.
-            reads.append(self._place(instruction.dst[-1]))
-        writes = [self._place(access) for access in instruction.dst]
+            reads.append(self._state(instruction.dst[-1]))
+        writes = [self._state(access) for access in instruction.dst]
         is_product, env = instruction.opcode == "nc_matmul", self.env
         adds = call.attr("accumulate") if is_product else False
         left = State.PRODUCT if is_product else State.WRITTEN
@@ -119,22 +92,9 @@ class _Flow:
 
         return run
 
-    def _place(self, access: Access) -> tuple[str, Callable[[], Mask] | None]:
-        """The part of the mask, to be taken in each iteration; None for inputs, which are always there."""
-        if (mask := self.masks.get(access.buffer)) is None:
-            return access.buffer, None
-        fixed = [(s.start, (s.size - 1) * s.step + 1, s.step) for s in access.slices]
-        env = self.env
-        if all(not start.terms for start, _, _ in fixed):
-            part = mask[tuple(slice(b.constant, b.constant + span, step) for b, span, step in fixed)]
-            return access.buffer, lambda: part
-
-        def place() -> Mask:
-            starts = [start.at(env) for start, _, _ in fixed]
-            cut = zip(starts, fixed, strict=True)
-            return mask[tuple(slice(first, first + span, step) for first, (_, span, step) in cut)]
-
-        return access.buffer, place
+    def _state(self, access: Access) -> tuple[str, Callable[[], Mask] | None]:
+        """The name of a buffer and where its state is; None for inputs."""
+        return access.buffer, self.place(access) if access.buffer in self.arrays else None
 
     def _fault(self, instruction: Instruction, what: str) -> None:
         shapes: Mapping[str, tuple[int, ...]] = {name: b.shape for name, b in self.buffers.items()}
@@ -145,7 +105,7 @@ class _Flow:
 
     def is_whole(self, name: str) -> None:
         """Every element of an output was written."""
-        mask = self.masks[name]
+        mask = self.arrays[name]
         if mask.all():
             return
         missing = (mask == 0).any(axis=-1)

@@ -68,12 +68,6 @@ class Target:
     psum_banks: int
     psum_bank_bytes_per_partition: int
     sbuf_bytes_per_partition: int
-    sbuf_access_elements_max: int
-    psum_access_elements_max: int
-    bn_stats_free_max: int
-    max8_free_min: int
-    max8_free_max: int
-    vector_transpose_max: int
     psum_dtypes_of_matmul: tuple[str, ...]
     hbm_bytes: int
     hbm_bytes_per_second: float
@@ -84,6 +78,13 @@ class Target:
     gpsimd_clock_hz: float
     bf16_flops_per_second: float
     fp32_flops_per_second: float
+    # The same on every generation so far.
+    sbuf_access_elements_max: int = 64 * KIB  # [A1]
+    psum_access_elements_max: int = 4 * KIB  # [A1]
+    bn_stats_free_max: int = 512  # [ISA]
+    max8_free_min: int = 8  # [ISA]
+    max8_free_max: int = 16384  # [ISA]
+    vector_transpose_max: int = 32  # [ISA]
     assumed: tuple[str, ...] = ()
 
     def start_partitions(self, partitions: int) -> tuple[int, ...]:
@@ -116,12 +117,6 @@ TRN1 = Target(
     psum_banks=8,  # [A1]
     psum_bank_bytes_per_partition=2 * KIB,  # [A1] 512 fp32 elements
     sbuf_bytes_per_partition=192 * KIB,  # [A1] 24 MiB
-    sbuf_access_elements_max=64 * KIB,  # [A1]
-    psum_access_elements_max=4 * KIB,  # [A1]
-    bn_stats_free_max=512,  # [ISA]
-    max8_free_min=8,  # [ISA]
-    max8_free_max=16384,  # [ISA]
-    vector_transpose_max=32,  # [ISA]
     psum_dtypes_of_matmul=("f32",),  # [A1] [A2]
     hbm_bytes=32 * GIB,  # [A1]
     hbm_bytes_per_second=820e9,  # [A1]
@@ -143,12 +138,6 @@ TRN2 = Target(
     psum_banks=8,  # [A1]; [A2] calls PSUM unchanged
     psum_bank_bytes_per_partition=2 * KIB,  # [A1]; [A2] calls PSUM unchanged
     sbuf_bytes_per_partition=224 * KIB,  # [A2] 28 MiB
-    sbuf_access_elements_max=64 * KIB,  # [A1]
-    psum_access_elements_max=4 * KIB,  # [A1]
-    bn_stats_free_max=512,  # [ISA]
-    max8_free_min=8,  # [ISA]
-    max8_free_max=16384,  # [ISA]
-    vector_transpose_max=32,  # [ISA]
     psum_dtypes_of_matmul=("f32",),  # [A1] [A2]
     hbm_bytes=96 * GIB,  # [A2] [H2]
     hbm_bytes_per_second=2.9e12,  # [H2]; [A2] rounds it to 3 TB/s
@@ -172,12 +161,6 @@ TRN3 = Target(
     psum_banks=8,  # [A1]; [A3] calls PSUM unchanged
     psum_bank_bytes_per_partition=2 * KIB,  # [A1]; [A3] calls PSUM unchanged
     sbuf_bytes_per_partition=256 * KIB,  # [A3] 32 MiB
-    sbuf_access_elements_max=64 * KIB,  # [A1]
-    psum_access_elements_max=4 * KIB,  # [A1]
-    bn_stats_free_max=512,  # [ISA]
-    max8_free_min=8,  # [ISA]
-    max8_free_max=16384,  # [ISA]
-    vector_transpose_max=32,  # [ISA]
     psum_dtypes_of_matmul=("f32", "bf16"),  # [A3]
     hbm_bytes=144 * GIB,  # [A3] [H3]
     hbm_bytes_per_second=4.9e12,  # [H3]; [A3] says 4.7 TB/s

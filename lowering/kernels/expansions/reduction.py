@@ -8,19 +8,11 @@ from functools import partial
 
 from neuron_compiler.ir.graph import Op, Value
 from neuron_compiler.ir.kernel import affine
-from neuron_compiler.ir.space import base_name
+from neuron_compiler.ir.space import base_name, dimensions
 from neuron_compiler.lowering.kernels.expansions.common import F32, Expansion, number_of
 from neuron_compiler.lowering.kernels.index_maps import Index, NoKernel
 from neuron_compiler.lowering.kernels.nodes import NodeId
 from neuron_compiler.lowering.kernels.pull import Pull
-
-
-def _axes(op: Op, position: int, rank: int) -> tuple[int, ...]:
-    given = op.operand(position, op.attr("dim"))
-    if given is None or given == () or isinstance(given, bool):
-        return tuple(range(rank))
-    listed = given if isinstance(given, tuple) else (given,)
-    return tuple(sorted(d % rank for d in listed if isinstance(d, int)))
 
 
 def _kept(index: Index, axes: tuple[int, ...], rank: int) -> Index:
@@ -33,7 +25,7 @@ def _kept(index: Index, axes: tuple[int, ...], rank: int) -> Index:
 
 def _reduction(function: str, p: Pull, op: Op, number: int, index: Index) -> NodeId:
     shape = p.shape(op)
-    axes = _axes(op, 1, len(shape))
+    axes = dimensions(op, 1, len(shape))
     whole, over = p.row(_kept(index, axes, len(shape)), axes, shape)
     x, dtype = p.value(p.source(op), whole), p.dtype(op)
     if not dtype.is_floating:

@@ -6,7 +6,7 @@ bits in whole numbers, so that a kernel that reads it gives something else. Uses
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ import numpy as np
 from neuron_compiler import dtypes
 from neuron_compiler.errors import RuntimeFault
 from neuron_compiler.ir import kernel_text
-from neuron_compiler.ir.kernel import Access, Affine, Buffer, Instruction, Kernel, Loop, Statement, all_buffers
+from neuron_compiler.ir.kernel import Access, Affine, Buffer, Instruction, Kernel
 from neuron_compiler.trainium import isa, kernel_checks
 from neuron_compiler.trainium.execute.instructions import COMPUTE, Work
 from neuron_compiler.trainium.execute.storing import Rounding
+from neuron_compiler.trainium.kernel_walk import Step, Walk
 
 Array = np.ndarray
-Step = Callable[[], None]
 NOT_WRITTEN = 0xA5
 """Each byte of a whole number that nothing wrote."""
 
@@ -43,19 +43,16 @@ def run(
     if verify:
         kernel_checks.verify(kernel)
     machine = _Machine(kernel, inputs, rounding or Rounding())
-    for step in machine.steps(kernel.body):
-        step()
+    machine.run()
     return [machine.arrays[name] for name in kernel.outputs]
 
 
-class _Machine:
-    """Memory, loop variables, and statements made into functions."""
+class _Machine(Walk):
+    """Memory, and what each statement does to it."""
 
     def __init__(self, kernel: Kernel, inputs: Sequence[Array], rounding: Rounding) -> None:
-        self.kernel, self.rounding = kernel, rounding
-        self.buffers = all_buffers(kernel)
-        self.env: dict[str, int] = {}
-        self.arrays: dict[str, Array] = {}
+        super().__init__(kernel)
+        self.rounding = rounding
         if len(inputs) != len(kernel.inputs):
             raise RuntimeFault(f"kernel {kernel.name} takes {len(kernel.inputs)} inputs, and {len(inputs)} are given")
         given = dict(zip(kernel.inputs, inputs, strict=True))
@@ -67,35 +64,17 @@ class _Machine:
             else:
                 self.arrays[buffer.name] = _unwritten(buffer)
 
-    def steps(self, body: tuple[Statement, ...]) -> list[Step]:
-        return [self._step(statement) for statement in body]
+    def declaration(self, buffer: Buffer) -> Step:
+        array = self.arrays[buffer.name] = _unwritten(buffer)
+        return lambda: _forget(array)
 
-    def _step(self, statement: Statement) -> Step:
-        if isinstance(statement, Buffer):
-            array = self.arrays[statement.name] = _unwritten(statement)
-            return lambda: _forget(array)
-        if isinstance(statement, Loop):
-            return self._loop(statement)
-        return self._instruction(statement)
-
-    def _loop(self, loop: Loop) -> Step:
-        steps, env = self.steps(loop.body), self.env
-
-        def run() -> None:
-            for i in range(loop.count.at(env)):
-                env[loop.variable] = i
-                for step in steps:
-                    step()
-
-        return run
-
-    def _instruction(self, instruction: Instruction) -> Step:
+    def instruction(self, instruction: Instruction) -> Step:
         call = isa.call_of(instruction, self.buffers)
         spec, compute = isa.SPECS[instruction.opcode], COMPUTE[instruction.opcode]
         attrs = {**spec.defaults, **dict(instruction.attrs)}
         moving = {name: found for name, found in attrs.items() if isinstance(found, Affine)}
-        src: list[Any] = [self._place(o) if isinstance(o, Access) else o for o in instruction.src]
-        dst = [(self._place(part.access), part.dtype) for part in call.dst]
+        src: list[Any] = [self.place(o) if isinstance(o, Access) else o for o in instruction.src]
+        dst = [(self.place(part.access), part.dtype) for part in call.dst]
         tables = [part is not None and instruction.opcode == "dma_gather" and i == 0 for i, part in enumerate(call.src)]
         updates, whole = spec.updates(call), instruction.opcode == "dma_scatter"
         env, rounding = self.env, self.rounding
@@ -112,21 +91,6 @@ class _Machine:
                 place[...] = rounding(found, dtype).reshape(place.shape)
 
         return run
-
-    def _place(self, access: Access) -> Callable[[], Array]:
-        """The part of an array, to be taken in each iteration."""
-        array, env = self.arrays[access.buffer], self.env
-        cuts = [(s.start, (s.size - 1) * s.step + 1, s.step) for s in access.slices]
-        if all(not start.terms for start, _, _ in cuts):
-            fixed = array[tuple(slice(start.constant, start.constant + span, step) for start, span, step in cuts)]
-            return lambda: fixed
-
-        def place() -> Array:
-            starts = [start.at(env) for start, _, _ in cuts]
-            pairs = zip(starts, cuts, strict=True)
-            return array[tuple(slice(first, first + span, step) for first, (_, span, step) in pairs)]
-
-        return place
 
 
 def _tile(array: Array) -> Array:

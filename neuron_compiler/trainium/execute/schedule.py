@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from neuron_compiler.ir.graph import Graph, Op, TensorType, TupleType
-from neuron_compiler.ir.plan import Group, GroupKind, Tile
+from neuron_compiler.ir.plan import Group, GroupKind, Tile, group_boundary
 from neuron_compiler.ir.space import (
     Gemm,
     gemm_of,
@@ -94,7 +94,7 @@ def schedule(graph: Graph, group: Group, tile: Tile | None) -> Schedule | str:
     stages = _stages(graph, ops, product, elements, orders)
     if isinstance(stages, str):
         return stages
-    return Schedule(graph, tile, product, stages, orders, _gives(graph, group))
+    return Schedule(graph, tile, product, stages, orders, group_boundary(graph, group)[1])
 
 
 def _product(graph: Graph, ops: list[Op]) -> tuple[Op, Gemm] | None:
@@ -179,12 +179,3 @@ def _ancestors(graph: Graph, ops: list[Op], of: Op) -> frozenset[str]:
             found.add(name)
             pending.extend(graph.defs[name].uses)
     return frozenset(found)
-
-
-def _gives(graph: Graph, group: Group) -> tuple[str, ...]:
-    inside = set(group.ops)
-    return tuple(
-        name
-        for name in group.ops
-        if name in graph.outputs or any(user.result not in inside for user in graph.users.get(name, ()))
-    )
